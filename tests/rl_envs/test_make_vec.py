@@ -816,3 +816,28 @@ def test_an_error_without_words_does_not_escape_while_an_environment_is_built(
 
     with pytest.raises(EnvironmentFaultError, match="_MuteError: its message cannot be shown"):
         make_vec(build, 2, vectorization=vectorization)
+
+
+class _Typed(gymnasium.Env[Any, Any]):
+    """Observes whether actions have the dtype of their space."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array([action.dtype == np.float64], np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_actions_have_the_dtype_of_their_space_however_environments_step(
+    vectorization: Literal["sync", "async"],
+) -> None:
+    with make_vec(_Typed, 2, vectorization=vectorization) as envs:
+        envs.reset(seed=0)
+        for dtype in (np.float32, np.float64, np.float32):
+            step = envs.step(np.zeros((2, 1), dtype))
+            assert np.asarray(step.observation).tolist() == [[1.0], [1.0]]

@@ -11,7 +11,7 @@ Source: Pomerleau 1991, https://doi.org/10.1162/neco.1991.3.1.88; as a baseline:
 E is what an expert does, sampled anew before each update, or a set of demonstrations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -192,6 +192,19 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             return super().acting_step(observation, state, noise, deterministic, episode_start)
         env_action = self._expert.act(observation, noise, episode_start)
         return ActionOutput(self.actor.from_env_action(env_action), env_action, None, state)
+
+    def explorer(self) -> Callable[..., ActionOutput]:
+        """Refuse to evaluate as in training where an expert acts there.
+
+        Raises:
+            ConfigError: when there is an expert.
+        """
+        if self._expert is not None:
+            raise ConfigError(
+                "the policy cannot explore as in training, where the expert acts; leave "
+                "trainer.explore_in_tests, or explore, out"
+            )
+        return super().explorer()
 
     def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
         """Learn from what the expert did.

@@ -10,7 +10,7 @@ from pathlib import Path
 from rl_command.errors import UsageError
 from rl_core.config import Recipe
 from rl_core.errors import ConfigError
-from rl_train.builder import SECTIONS
+from rl_train.builder import SECTIONS, changed_option
 from rl_train.checkpoint import list_checkpoints
 from rl_train.recipe_files import load_recipe
 
@@ -181,18 +181,12 @@ def check_unchanged(run: Run) -> None:
             saved = load_recipe(checkpoint / RECIPE)
         except ConfigError:  # it is damaged, which is told where it is read
             return
-        for section in SECTIONS:
-            before, now = (
-                recipe.trainer if section == "trainer" else getattr(recipe, section).kwargs
-                for recipe in (saved, run.recipe)
+        if changed := changed_option(saved, run.recipe, SECTIONS):
+            raise UsageError(
+                f"{run.path / RECIPE} was edited: its {changed[0]} is not that of "
+                f"{checkpoint.name}, and a run goes on as it began; copy the recipe of "
+                f"{checkpoint} over it, or begin another run with rl train --config"
             )
-            changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-            if changed:
-                raise UsageError(
-                    f"{run.path / RECIPE} was edited: its {section}.{changed[0]} is not that of "
-                    f"{checkpoint.name}, and a run goes on as it began; copy the recipe of "
-                    f"{checkpoint} over it, or begin another run with rl train --config"
-                )
 
 
 def runs_in(directory: Path) -> list[Path]:

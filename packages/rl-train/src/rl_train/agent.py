@@ -38,6 +38,7 @@ from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy
 from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
 from rl_train.trainer.config import Named
+from rl_train.trainer.evaluator import share_environments
 
 
 class Agent:
@@ -189,7 +190,8 @@ class Agent:
             num_episodes: number of episodes (>= 1).
             seed: seed of the environments and of the sampled actions.
             deterministic: True takes the mode of the distribution, False samples from it.
-            envs: environments in place of the recipe's; they stay open.
+            envs: environments in place of the recipe's; they stay open. Those that the agent learns
+                in may be among them: its running episodes end, and training goes on with new ones.
 
         Raises:
             ConfigError: when the run's environments are Python objects and none are given here, or
@@ -217,6 +219,11 @@ class Agent:
                 deterministic=deterministic,
                 max_episode_steps=self.parts.trainer_config.max_test_steps,
             )
+
+    def before_evaluation(self, envs: AnyEnv) -> None:
+        """End running episodes in environments that an evaluation is about to reset."""
+        if self._trainer is not None and share_environments(envs, self.parts.envs):
+            self._trainer.collector.end_episodes()
 
     def save(self, directory: str | Path) -> Path:
         """Write the recipe and the state, for `load`.

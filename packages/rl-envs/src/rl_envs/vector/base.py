@@ -207,7 +207,7 @@ class BaseGymVecEnv(VecEnv):
         raise CheckpointError(f"{self._name}: these environments cannot restore saved episodes")
 
     def _actions(self, action: ArrayLike) -> Rows:
-        """Return a step's actions as an array of the environments' kind.
+        """Return a step's actions as an array of the environments' kind and dtype.
 
         Raises:
             DataError: for another shape, or real numbers where categories are asked for.
@@ -229,6 +229,8 @@ class BaseGymVecEnv(VecEnv):
                     f"the action has dtype {actions.dtype}; expected {wanted} for "
                     f"{self._action_space}"
                 )
+            if isinstance(actions, np.ndarray) and wanted is not None and actions.dtype != wanted:
+                return actions.astype(wanted)
             self._usual_action_dtype = actions.dtype
         return actions
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rl_core import plugins
@@ -81,6 +81,34 @@ def _parts_of(kind: str, part: object) -> list[tuple[str, object]]:
     return [
         (of, one) for one in listed if one is not None and not getattr(one, "is_internal", False)
     ]
+
+
+def changed_option(
+    before: Recipe, now: Recipe, sections: Sequence[str]
+) -> tuple[str, Json, Json] | None:
+    """Return the first option that differs between two recipes, and both values.
+
+    Args:
+        before: one recipe.
+        now: the other one.
+        sections: to compare; sections of other components are left out.
+
+    Returns:
+        Path, value before (None if it was not there) and value now; None if nothing differs.
+    """
+    for section in sections:
+        tables = []
+        for recipe in (before, now):
+            spec = getattr(recipe, section)
+            is_component = isinstance(spec, ComponentSpec)
+            tables.append({"name": spec.name, **spec.kwargs} if is_component else spec)
+        old, new = tables
+        if old.get("name") != new.get("name"):
+            continue
+        for key in {**old, **new}:
+            if old.get(key) != new.get(key):
+                return f"{section}.{key}", old.get(key), new.get(key)
+    return None
 
 
 def record_actors(actors: Mapping[str, object]) -> dict[str, Json]:

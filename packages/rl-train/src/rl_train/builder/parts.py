@@ -1,6 +1,7 @@
 """From recipes to parts."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,13 @@ from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_fr
 from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
 from rl_train.builder.saved_actors import build_actor, load_actor, new_actor
-from rl_train.builder.saved_spaces import run_problem, saved_recipe, warn_of_other_env
+from rl_train.builder.saved_spaces import (
+    changing_options,
+    check_demonstrated,
+    run_problem,
+    saved_recipe,
+    warn_of_other_env,
+)
 from rl_train.checkpoint import WeightSource, load_weights
 from rl_train.trainer import Trainer, TrainerConfig
 
@@ -93,6 +100,12 @@ def build(
         recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
     if isinstance(env, str):
         recipe, env = replace(recipe, env=ComponentSpec("env", env, recipe.env.kwargs)), None
+    if env is not None and is_built(env) and (unused := changing_options(recipe.env)):
+        warnings.warn(
+            f"env.{', env.'.join(unused)}: not applied to an environment that is built; give one "
+            "that is wrapped likewise, or its class or a function that builds it",
+            stacklevel=2,
+        )
     envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)
     chosen = getattr(envs, "vectorization", None)
     if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
@@ -110,6 +123,7 @@ def build(
         )
         config = decode(TrainerConfig, recipe.trainer, "trainer")
         if config.demonstrations is not None and not is_saved:
+            check_demonstrated(config.demonstrations, recipe.env)
             warn_of_other_env(config.demonstrations, recipe.env)
     except BaseException:
         envs.close()

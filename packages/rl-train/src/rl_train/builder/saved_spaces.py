@@ -1,6 +1,7 @@
-"""Whether the environment of an earlier run is like this one, by its spaces and its name."""
+"""Whether the environment of an earlier run is like this one, by spaces, name and options."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,35 @@ from gymnasium import spaces
 
 from rl_core.algorithm import EnvSpec
 from rl_core.config import ComponentSpec, Recipe
-from rl_core.errors import RLError
+from rl_core.errors import ConfigError, RLError
 from rl_core.spaces import HybridSpace, Space, named_leaves, tensor_dtype
+from rl_core.types import Json
 from rl_train.checkpoint import checkpoints_of, list_checkpoints
 from rl_train.recipe_files import load_recipe
+
+_VIEWS: Mapping[str, Json] = {
+    "mask_velocity": False,
+    "rescale_observation": False,
+    "stack_size": 1,
+    "time_feature": False,
+    "rescale_action": False,
+    "action_mask": False,
+}
+"""Options that change observations and actions, with the values that do not."""
+
+_REWARDS: Mapping[str, Json] = {"training_reward_scale": 1.0, "training_reward_clip": "none"}
+"""Options that change the rewards of training, likewise."""
+
+
+def changing_options(env: ComponentSpec, *, rewards: bool = True) -> dict[str, Json]:
+    """Return options by which an environment is not taken as it is.
+
+    Args:
+        env: environment of a recipe.
+        rewards: whether those that change rewards count.
+    """
+    same = {**_VIEWS, **(_REWARDS if rewards else {})}
+    return {key: env.kwargs[key] for key in same if env.kwargs.get(key, same[key]) != same[key]}
 
 
 def saved_recipe(directory: str | Path) -> Recipe | None:
@@ -29,15 +55,45 @@ def saved_recipe(directory: str | Path) -> Recipe | None:
 
 
 def warn_of_other_env(directory: str | Path, env: ComponentSpec) -> None:
-    """Warn when an earlier run, see `saved_recipe`, is on an environment of another name."""
+    """Warn when an earlier run, see `saved_recipe`, is on an environment that is not this one.
+
+    That is one of another name, or one whose observations or actions are changed otherwise.
+    """
     recipe = saved_recipe(directory)
-    if recipe is None or recipe.env.is_custom or env.is_custom or recipe.env.name == env.name:
+    if recipe is None or recipe.env.is_custom or env.is_custom:
         return
-    warnings.warn(
-        f"{directory} is of {recipe.env.name}, and this run is on {env.name}; leave it out unless "
-        "you mean to go from one to the other",
-        stacklevel=2,
-    )
+    theirs, ours = _in_words(recipe.env), _in_words(env)
+    if theirs != ours:
+        warnings.warn(
+            f"{directory} is of {theirs}, and this run is on {ours}; leave it out unless you mean "
+            "to go from one to the other",
+            stacklevel=2,
+        )
+
+
+def check_demonstrated(directory: str | Path, env: ComponentSpec) -> None:
+    """Refuse demonstrations whose observations, actions or rewards are changed otherwise.
+
+    Data without a recipe are as the environment gives them.
+
+    Raises:
+        ConfigError: naming the options that differ.
+    """
+    recipe = saved_recipe(directory)
+    for key, default in {**_VIEWS, **_REWARDS}.items():
+        theirs = default if recipe is None else recipe.env.kwargs.get(key, default)
+        ours = env.kwargs.get(key, default)
+        if theirs != ours:
+            raise ConfigError(
+                f"trainer.demonstrations: {directory} was recorded with env.{key}={theirs}, but "
+                f"this run has {ours}, and both are learned from together; set it to {theirs}, or "
+                "leave the demonstrations out"
+            )
+
+
+def _in_words(env: ComponentSpec) -> str:
+    options = changing_options(env, rewards=False)
+    return " with ".join([env.name, *(f"{key}={value}" for key, value in options.items())])
 
 
 def run_problem(recipe: Recipe, observation_space: Space, action_space: Space) -> str | None:
@@ -53,7 +109,7 @@ def run_problem(recipe: Recipe, observation_space: Space, action_space: Space) -
         ("observation", env.observation_space, observation_space),
         ("action", env.action_space, action_space),
     ):
-        problem = space_problem(recorded, expected, bounds=what == "action")
+        problem = space_problem(recorded, expected, bounds=True)
         if problem is not None:
             return (
                 f"trained on {recipe.env.name}, does not fit the environment: its {what} space "
@@ -85,7 +141,7 @@ def space_problem(recorded: Space, expected: Space, *, bounds: bool = False) -> 
     Args:
         recorded: space of the data.
         expected: space of the environment.
-        bounds: whether to compare the bounds of Box spaces, by which actions are scaled.
+        bounds: whether to compare the bounds of Box spaces, by which they may be scaled.
     """
     if HybridSpace in (type(recorded), type(expected)):  # which has no leaves
         return None if recorded == expected else f"is {recorded}; expected {expected}"

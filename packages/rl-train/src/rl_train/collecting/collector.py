@@ -212,13 +212,17 @@ class Collector(StateFields):
         """Whether episodes are running: none are before the first step and after an error."""
         return self._observation is not None
 
+    def end_episodes(self) -> None:
+        """Go on with new episodes, because something else has used the environments."""
+        self._observation = None
+
     @contextmanager
     def _ending_episodes_on_errors(self) -> Iterator[None]:
         """Go on with new episodes after an error between a step and what is stored of it."""
         try:
             yield
         except BaseException:
-            self._observation = None
+            self.end_episodes()
             raise
 
     def set_progress(self, progress: float) -> None:
@@ -268,8 +272,14 @@ class Collector(StateFields):
         saved = StateReader(state, "collector")
         self.load_fields(saved)
         self._set_noise(*self._saved_noise(saved))
+        scaler = saved.tree("reward_scaler")
+        if (self.reward_scaler is not None) != bool(scaler):
+            raise CheckpointError(
+                f"collector: the saved run has scale_rewards={bool(scaler)}, but this one has "
+                f"{not scaler}; resume with what it began with"
+            )
         if self.reward_scaler is not None:
-            self.reward_scaler.load_state_dict(saved.tree("reward_scaler"))
+            self.reward_scaler.load_state_dict(scaler)
         envs = saved.tree("envs")
         self.envs.load_state_dict(envs)
         running = saved.tree("running")

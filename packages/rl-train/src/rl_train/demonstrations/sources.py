@@ -67,12 +67,13 @@ def _trajectories_of(storage: AnyStorage) -> Iterator[Trajectory]:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[Trajectory]:
-    recorder, hint = None, ""
+    recorder, hint, is_scaled = None, "", False
     if checkpoint.recipe_text is not None:
         recipe = recipe_of(checkpoint)
         problem = run_problem(recipe, actor.observation_space, actor.action_space)
         if problem is not None:
             raise SpaceError(f"{name}, {problem}")
+        is_scaled = bool(recipe.trainer.get("scale_rewards"))
         try:
             recorder = build_actor(
                 recipe.actor, actor.observation_space, actor.action_space, actor.device
@@ -88,6 +89,11 @@ def _of_checkpoint(checkpoint: Checkpoint, actor: Actor, name: str) -> Iterator[
         raise ConfigError(
             f"demonstrations: {name} cannot be learned from: {error}{hint}"
         ) from error
+    if is_scaled:
+        raise ConfigError(
+            f"demonstrations: {name} holds rewards that scale_rewards divided by a scale that "
+            "moved; record them without it"
+        )
     return _converted(trajectories, recorder, actor, name)
 
 

@@ -119,7 +119,8 @@ def evaluate_policy(
     Args:
         policy: an actor, or an object with an attribute ``actor``.
         env: environments of any kind that `rl_train.make` takes. Environments that are built
-            already are reset and stay open.
+            already are reset and stay open. If an agent is evaluated in those that it learns in,
+            it goes on with new episodes.
         num_episodes: number of episodes over all environments (>= 1).
         deterministic: True takes the mode of the distribution, False samples from it.
         explore: act as in training, with the exploration of the algorithm; ``policy`` must be an
@@ -175,6 +176,8 @@ def evaluate_policy(
             stack.enter_context(envs)
         stack.enter_context(evaluation_mode(actor))
         check_spaces(actor, envs)
+        if (before := getattr(policy, "before_evaluation", None)) is not None:
+            before(env)
         if algorithm is not None:
             by_stage = algorithm.custom_evaluation(
                 envs,

@@ -116,7 +116,7 @@ class Evaluator:
 
     def _check(self, test_envs: AnyEnv) -> VecEnv:
         """Check that a policy can be evaluated there, and return them as a `VecEnv`."""
-        if _inside(test_envs) & _inside(self._envs):
+        if share_environments(test_envs, self._envs):
             raise ConfigError(
                 "test_envs are, or wrap, the environments that are learned in, whose episodes an "
                 "evaluation would break off; make others for it"
@@ -124,6 +124,11 @@ class Evaluator:
         checked = as_vec_env(test_envs, testing=True)
         check_spaces(self._algorithm.actor, checked, "test environments")
         return checked
+
+
+def share_environments(some: AnyEnv, others: AnyEnv) -> bool:
+    """Return whether an environment is among both, or within both."""
+    return bool(_inside(some) & _inside(others))
 
 
 def _inside(envs: AnyEnv) -> set[int]:

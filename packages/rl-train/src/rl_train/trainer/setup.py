@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -36,6 +37,17 @@ _SMALL_STEP = 2e8
 
 _SMALL_NETWORK = 30_000
 """Parameters below which a second thread costs more in handing over than it saves."""
+
+_DRAWING = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+)
+"""Layers of PyTorch's that draw random numbers in training."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Settings of glibc's ``mallopt``."""
@@ -72,6 +84,16 @@ def check_parts(
         _check_rollout(algorithm, storage.rollout_steps * envs.num_envs, config)
     algorithm.check_envs(envs)
     algorithm.check_storage(storage)
+    if config.explore_in_tests:
+        algorithm.explorer()  # which some algorithms refuse
+    for name, module in algorithm.actor.named_modules():
+        if isinstance(module, _DRAWING):
+            warnings.warn(
+                f"actor.{name} is {type(module).__name__}, which draws from torch's global "
+                "generator, neither seeded nor saved by a run: equal seeds give different runs",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def _check_replay(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:

@@ -16,7 +16,7 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
 from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.components import as_table
-from rl_train.builder.description import describe
+from rl_train.builder.description import changed_option, describe
 from rl_train.builder.saved_actors import recipe_of
 from rl_train.checkpoint import Checkpoint, ResumeGrade
 from rl_train.collecting import Collector, RewardScaler
@@ -303,14 +303,22 @@ class Trainer:
             The checkpoint; its ``skipped`` lists the damaged ones.
 
         Raises:
-            ConfigError: without a run directory.
-            CheckpointError: when there is no readable checkpoint.
+            ConfigError: without a run directory, or when the actor, the algorithm or the storage
+                has other options than the run began with.
+            CheckpointError: when there is no readable checkpoint, or it does not fit.
         """
         if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
         checkpoint = self.directory.latest()
+        began = recipe_of(checkpoint)
+        if changed := changed_option(began, self.recipe, ("actor", "algorithm", "storage")):
+            name, before, now = changed
+            raise ConfigError(
+                f"{name} is {now!r}, but {before!r} in {checkpoint.path}, and a run goes on as it "
+                "began; give it that value, or train in another run_dir"
+            )
         own = {name: value for name, value in self.recipe.resolved.items() if name in LENGTHS}
-        saved = recipe_of(checkpoint).resolved
+        saved = began.resolved
         kept = {name: value for name, value in saved.items() if not (own and name in LENGTHS)}
         self.load_state_dict(checkpoint.state)
         self.recipe = replace(self.recipe, seed=self.seed, resolved={**kept, **own})
@@ -319,12 +327,16 @@ class Trainer:
 
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
+        if self.config.checkpoint_replay:
+            storage = state_of(self.storage)
+        else:
+            storage = {"storage": None, "live_parameters": dict(self.storage.live_parameters())}
         return {
             "run": self.state.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "callbacks": callback_states(self.callbacks),
-            **(state_of(self.storage) if self.config.checkpoint_replay else {"storage": None}),
+            **storage,
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -336,6 +348,8 @@ class Trainer:
         load_callback_states(self.callbacks, saved.tree("callbacks"))
         if "storage" in state and state["storage"] is None:
             self.storage.reset()
+            for name, value in saved.numbers_by_name("live_parameters").items():
+                self.storage.update_storage_parameter(name, value)
             self.state.filled_since, self.state.num_demonstrations = self.total_steps, 0
         else:
             check_spec(self.storage, saved)
@@ -354,3 +368,5 @@ class Trainer:
         source = self.config.demonstrations
         if source is not None and self.state.num_demonstrations == 0:
             self.state.num_demonstrations = fill_storage(self.storage, source, self.algorithm.actor)
+            if self.updates > 0 and self.algorithm.actor.normalizes_observations:
+                self.storage.new_observations()  # which the statistics of a resumed run have
