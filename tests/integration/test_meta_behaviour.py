@@ -16,6 +16,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+import rl_train
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.env import EnvStep, as_numpy
@@ -510,3 +511,41 @@ def _episodes_of_each_task(rollout: Rollout) -> list[int]:
     ends = (rollout.terminated | rollout.truncated) & rollout.valid
     counts: list[int] = ends.sum(0).view(2, -1).sum(1).tolist()
     return counts
+
+
+# What must be the same in training and in evaluations, and what is frozen
+
+
+@pytest.mark.parametrize("algorithm", ["maml-vpg", "pearl"])
+def test_rewards_that_evaluations_do_not_change_are_refused(algorithm: str) -> None:
+    for option in ({"training_reward_scale": 0.1}, {"training_reward_clip": 1.0}):
+        with pytest.raises(ConfigError, match=f"env.{next(iter(option))} changes rewards in train"):
+            rl_train.make(
+                algorithm, "PendulumPhysics-v0", options={"env": {"num_envs": 2, **option}}
+            )
+    agent = rl_train.make(algorithm, "PointNavigation-v0", scale_rewards=True)
+    with pytest.raises(ConfigError, match="scale_rewards scales rewards in training, but not in"):
+        agent.train(total_updates=1, progress=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("learn_inner_lr", [False, True])
+def test_what_is_frozen_neither_adapts_nor_learns(
+    kind: type[MAML[Any]], learn_inner_lr: bool
+) -> None:
+    envs = PointNavigation(4)
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
+    options = {"meta_batch_size": 2, "learn_inner_lr": learn_inner_lr}
+    algorithm = kind(actor, kind.config_type(**options))
+    named = dict(actor.named_parameters())
+    prefixes = tuple(actor.policy_modules)
+    frozen, *others = (name for name in named if name.startswith(prefixes))
+    named[frozen].requires_grad_(False)
+    before = {name: value.detach().clone() for name, value in named.items()}
+    trainer = Trainer(envs, algorithm, RolloutStorage(100), seed=0)
+    trainer.train(total_updates=2, progress=False)
+    assert torch.equal(named[frozen], before[frozen])
+    assert any(not torch.equal(named[name], before[name]) for name in others)
+    trainer.train(total_updates=3, progress=False)
+    adapted = algorithm.adapted[f"actor.{frozen}"]
+    assert torch.equal(adapted, before[frozen].expand_as(adapted))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rl_command.curve import Curve, draw_image, draw_text, over_runs, read_curve
+from rl_command.errors import UsageError
 from rl_core.errors import DataError
 
 
@@ -78,3 +79,15 @@ def test_runs_that_were_logged_at_other_steps_are_compared_on_straight_lines() -
     assert found.steps == (0, 10, 15, 20)
     assert found.values == pytest.approx((0.0, (1.0 + 2.0) / 2, (1.5 + 3.0) / 2, 3.0))
     assert found.band[1] == pytest.approx((1.0, 2.0))
+
+
+def test_runs_without_common_steps_are_refused() -> None:
+    curves = [Curve((1000, 2000), (1.0, 2.0)), Curve((5000, 6000), (10.0, 20.0))]
+    with pytest.raises(UsageError, match="begins after 5,000 steps and another ends at 2,000"):
+        over_runs(curves)
+
+
+def test_small_numbers_have_labels_that_differ() -> None:
+    lines = draw_text(Curve((1, 2, 3), (1e-9, 2e-9, 3e-9)))
+    labels = [line.partition("┤")[0].strip() for line in lines if "┤" in line]
+    assert (labels[0], labels[-1], len(set(labels))) == ("3e-09", "1e-09", len(labels))

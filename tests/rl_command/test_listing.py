@@ -149,3 +149,14 @@ def test_looking_something_up_does_not_import_pytorch(words: list[str]) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("source", [b"class Weed(:\n", b"\xff\xfe = 1\n"])
+def test_a_plug_in_that_python_cannot_read_is_listed_all_the_same(
+    rl: Run, planted: str, tmp_path: Path, source: bytes
+) -> None:
+    (tmp_path / "site/planted_module.py").write_bytes(source)
+    status, out, err = rl("list")
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["algorithm", "weed", "planted", "2.5"] in [line[:4] for line in lines]

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -223,3 +224,26 @@ def test_a_signal_ends_a_rollout_and_an_evaluation_at_once(
     assert status == 0, err
     steps = [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert steps[:2] == ([64, 128] if at_step == 84 else [114, 178])
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "2>/dev/full"])
+def test_a_run_needs_neither_output_nor_errors(
+    tiny: tuple[str, ...], tmp_path: Path, closed: str
+) -> None:
+    words = [*RL, "train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--run-dir=run"]
+    command = f"{shlex.join(words)} {closed}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "run/summary.json").is_file()
+
+
+def test_an_output_of_ascii_alone_is_no_error(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*RL, "train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--progress=none"],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b" ? " in done.stdout  # instead of a plus and minus sign

@@ -479,3 +479,17 @@ def test_a_fault_of_the_users_code_is_located(
     message = refused(*words, "--total-steps=64")
     assert "step() raised KeyError: 'missing'" in message
     assert f"({tmp_path / 'my_bog.py'}, line 9)" in message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "option"),
+    [("CartPole-v1", "CartPole-v0", "env.name"), ("seed = 0\n", "seed = 5\n", "seed")],
+)
+def test_a_run_whose_name_or_seed_was_edited(
+    refused: Refused, run_copy: Path, before: str, after: str, option: str
+) -> None:
+    recipe = run_copy / "recipe.toml"
+    assert before in recipe.read_text()
+    recipe.write_text(recipe.read_text().replace(before, after))
+    message = refused("resume", run_copy, "--total-steps=512")
+    assert f"recipe.toml was edited: its {option} is not that of step-256" in message

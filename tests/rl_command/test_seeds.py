@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from rl_command.errors import UsageError
 from rl_command.evaluation import statistics_over_runs
 from rl_command.seeds import read_seeds
+from rl_core.errors import ConfigError
 from rl_train import Trainer
 
 Run = Callable[..., tuple[int, str, str]]
@@ -212,3 +214,85 @@ def test_a_repeated_seed_is_a_curve_of_its_own(rl: Run, trained_run: Path, tmp_p
 def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:
     message = refused("plot", trained_run, "--metric", "train/retrun")
     assert "has no values of 'train/retrun'" in message
+
+
+def test_runs_that_began_with_other_weights_have_a_curve_of_their_own(
+    rl: Run, trained_run: Path, tmp_path: Path
+) -> None:
+    warm = tmp_path / "warm"
+    shutil.copytree(trained_run, warm)
+    recipe = warm / "recipe.toml"
+    text = re.sub(r"(?m)^seed = \d+$", "seed = 77", recipe.read_text())
+    recipe.write_text(text.replace("[resolved]\n", '[resolved]\nrestart_model = "earlier"\n'))
+    assert 'restart_model = "earlier"' in recipe.read_text()
+    assert rl("plot", trained_run, warm, "--csv", "curves.csv")[0] == 0
+    with Path("curves.csv").open() as file:
+        assert {row["runs"] for row in csv.DictReader(file)} == {"1"}
+
+
+def test_a_group_that_began_with_other_weights_is_refused(
+    refused: Refused, group: Path, trained_run: Path, tiny: tuple[str, ...]
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--seeds=3..5")
+    message = refused(*words, f"--restart-model={trained_run}", f"--run-dir={group}")
+    assert "holds runs with other options" in message
+
+
+def test_a_seed_that_a_callback_ended_has_finished(
+    rl: Run, group: Path, tiny: tuple[str, ...]
+) -> None:
+    recipe = group / "seed-3/recipe.toml"
+    assert "total_steps = 256\n" in recipe.read_text()
+    recipe.write_text(recipe.read_text().replace("total_steps = 256\n", "total_steps = 6400\n"))
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=6400", "--seeds=3")
+    status, _, err = rl(*words, f"--run-dir={group}")
+    assert (status, err) == (0, "seed 3: has finished, and is skipped\n")
+    assert steps_of(group / "seed-3") == 256
+
+
+def test_a_seed_that_was_not_evaluated_says_so(rl: Run, group: Path, tiny: tuple[str, ...]) -> None:
+    (group / "seed-4/summary.json").unlink()
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--seeds=3..4")
+    status, _, err = rl(*words, f"--run-dir={group}")
+    assert status == 0
+    hint = f"has finished, and is skipped; it was not evaluated at its end: rl eval {group}"
+    assert f"seed 4: {hint}/seed-4\n" in err
+
+
+def test_a_seed_that_another_process_trains_is_left_alone(
+    refused: Refused, group: Path, tiny: tuple[str, ...]
+) -> None:
+    shutil.rmtree(group / "seed-4/checkpoints")
+    (group / "seed-4/summary.json").unlink()
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--seeds=4")
+    with FileLock(group / "seed-4/.lock"):
+        assert "is being trained by another process" in refused(*words, f"--run-dir={group}")
+    assert (group / "seed-4/metrics.jsonl").is_file()
+
+
+def test_a_seed_that_fails_does_not_end_the_others(
+    rl: Run, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Trainer.__init__
+
+    @functools.wraps(build)
+    def refuse_the_first(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        if kwargs["seed"] == 1:
+            raise ConfigError("not this one")
+        build(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "__init__", refuse_the_first)
+    group = tmp_path / "group"
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--seeds=1..2")
+    status, out, err = rl(*words, f"--run-dir={group}")
+    assert status == 2
+    assert "rl: error: seed 1: not this one\n" in err
+    assert f"rl: to continue: the same command with --run-dir {group}\n" in err
+    assert "seed 2: final return" in out
+
+
+def test_other_folders_beside_the_seeds_are_no_runs(rl: Run, group: Path) -> None:
+    shutil.copytree(group / "seed-3", group / "seed-3-copy")
+    status, out, err = rl("plot", group)
+    assert status == 0, err
+    assert "(2 runs)" in out

@@ -27,6 +27,7 @@ from rl_core.config import (
     bounds_of,
     check_argument,
     checked_arguments,
+    parse_schedule,
     replaced_options,
     unused_options,
 )
@@ -362,3 +363,10 @@ def test_arguments_are_checked_like_fields() -> None:
 
 def test_a_bound_below_an_inner_one_holds_too() -> None:
     assert refusal(-1.0, Annotated[float | None, Ge(0)]).endswith("at least 0, or None, got -1.0")
+
+
+def test_a_schedule_is_checked_where_it_bends_too() -> None:
+    peak = parse_schedule("piecewise(0: 0.9, 0.501: 0.9, 0.505: 5.0, 0.509: 0.9)")
+    assert refusal(peak, ScheduledFraction).startswith(
+        "x must be a number in [0, 1], got piecewise"
+    )

@@ -523,3 +523,23 @@ def test_an_unknown_split_is_refused(env_id: str) -> None:
             envs.sample_tasks(1, torch.Generator(), cast("Any", "tests"))
         with pytest.raises(ConfigError, match="split: unknown name 'valid'"):
             envs.num_tasks(cast("Any", "valid"))
+
+
+def test_a_pool_seeds_each_of_its_environments_when_its_turn_comes() -> None:
+    class Drawing(TargetEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            gymnasium.Env.reset(self, seed=seed)
+            return self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32), {}
+
+    def starts(seed: int) -> list[float]:
+        pool, drawn = TaskPool([Drawing, Drawing], [Drawing]), []
+        for number, given in ((0, seed), (1, None), (0, None), (2, None), (1, None), (0, seed)):
+            pool.set_task(np.array([number], np.float32))
+            drawn.append(float(pool.reset(seed=given)[0][0]))
+        return drawn
+
+    first, second, other = starts(3), starts(3), starts(4)
+    assert first == second
+    assert len(set(first)) == 5  # the last is the first again, whose seed it has
+    assert first[0] == first[-1]
+    assert not set(first) & set(other)

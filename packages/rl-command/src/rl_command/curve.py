@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rl_command.errors import UsageError
 from rl_train.evaluation import interquartile_mean, stratified_bootstrap_interval
 from rl_train.loggers import read_metrics
 
@@ -66,6 +67,11 @@ def over_runs(curves: Sequence[Curve]) -> Curve:
     if len(curves) == 1:
         return curves[0]
     first, last = max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)
+    if first > last:
+        raise UsageError(
+            f"one of the runs begins after {first:,} steps and another ends at {last:,}: they have "
+            "no steps in common; plot them as they are, one by one"
+        )
     steps = sorted({step for c in curves for step in c.steps if first <= step <= last} or {last})
     steps = [*steps[:: -(-len(steps) // _MOST_POINTS)]]
     samples = [np.array([curve.at(step) for curve in curves]) for step in steps]
@@ -93,8 +99,9 @@ def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
     columns = [curve.at(first + (last - first) * c / (_WIDTH - 1)) for c in range(_WIDTH)]
     low, high = min(columns), max(columns)
     step = (high - low) / (_HEIGHT - 1)
-    decimals = 1 if step == 0.0 else min(6, max(0, -math.floor(math.log10(step))))
-    labels = [f"{low + step * r:.{decimals}f}" for r in range(_HEIGHT)]
+    decimals = 1 if step == 0.0 else max(0, -math.floor(math.log10(step)))
+    style = f".{decimals}f" if decimals <= 6 else ".4g"
+    labels = [f"{low + step * r:{style}}" for r in range(_HEIGHT)]
     rows = _rows([round((value - low) / step) if step else 0 for value in columns])
     margin = max(map(len, labels))
     lines = [

@@ -146,7 +146,11 @@ def _described(facts: Mapping[str, object]) -> str:
 def _description(module: str, name: str) -> str:
     """Read the first sentence of a class's docstring in its source, which is not imported."""
     source = _source(module)
-    for statement in [] if source is None else ast.parse(source.read_text(encoding="utf-8")).body:
+    try:
+        body = [] if source is None else ast.parse(source.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):  # which its import will tell
+        return ""
+    for statement in body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef) and statement.name == name:
             return first_sentence(ast.get_docstring(statement) or "")
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:

@@ -5,6 +5,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from rl_command import __version__
 from rl_command.errors import UsageError, one_line_warnings, origin, print_error
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0 on success, 2 for a mistake of the user, 130 when interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _mend_streams()
     try:
         with one_line_warnings():
             status = _dispatch(words)
@@ -77,6 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return status
+
+
+def _mend_streams() -> None:
+    """Write into nothing where a stream is closed, and ``?`` for what the output cannot show."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # to the end
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _dispatch(words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import METRICS, RECIPE, runs_in
 from rl_command.summary import shows_lines
-from rl_core.config import Config, Recipe
+from rl_core.config import LENGTHS, Config, Recipe
 from rl_train.recipe_files import load_recipe
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -86,7 +86,9 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
         if not (run / RECIPE).is_file():
             raise UsageError(f"{run} is not a run: it has no {RECIPE}")
         own = load_recipe(run / RECIPE)
-        recipe = replace(own, seed=0, resolved={})
+        kept = ["restart_model", *(LENGTHS if _has_schedules(own) else ())]
+        resolved = {name: own.resolved[name] for name in kept if name in own.resolved}
+        recipe = replace(own, seed=0, resolved=resolved)
         alike = (by_seed for other, by_seed in groups if other == recipe)
         free = next((by_seed for by_seed in alike if own.seed not in by_seed), None)
         if free is None:  # a repeated seed is no further sample
@@ -103,6 +105,11 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
         f"{name} ({len(by_seed)} runs)" if len(by_seed) > 1 else name: list(by_seed.values())
         for name, (_, by_seed) in zip(names, groups, strict=True)
     }
+
+
+def _has_schedules(recipe: Recipe) -> bool:
+    """Return whether an option changes over the run, by how much of its length is done."""
+    return any("(" in str(value) for value in recipe.algorithm.kwargs.values())
 
 
 def _curve(runs: Sequence[Path], metric: str) -> Curve:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,7 +39,9 @@ class Run:
 
 def command_on(command: str, path: Path, imports: Sequence[str]) -> str:
     """Return the words of a command on a run, with the imports that its environment needs."""
-    return " ".join((f"rl {command} {path}", *(f"--import {module}" for module in imports)))
+    return " ".join(
+        (f"rl {command} {shlex.quote(str(path))}", *(f"--import {module}" for module in imports))
+    )
 
 
 def default_run_dir(recipe: Recipe, now: datetime, which: str = "") -> Path:
@@ -181,7 +184,7 @@ def check_unchanged(run: Run) -> None:
             saved = load_recipe(checkpoint / RECIPE)
         except ConfigError:  # it is damaged, which is told where it is read
             return
-        if changed := changed_option(saved, run.recipe, SECTIONS):
+        if changed := changed_option(saved, run.recipe, (*SECTIONS, "seed")):
             raise UsageError(
                 f"{run.path / RECIPE} was edited: its {changed[0]} is not that of "
                 f"{checkpoint.name}, and a run goes on as it began; copy the recipe of "
@@ -191,7 +194,11 @@ def check_unchanged(run: Run) -> None:
 
 def runs_in(directory: Path) -> list[Path]:
     """Return the runs of a directory that `rl train --seeds` wrote, or the directory itself."""
-    runs = [path.parent for path in directory.glob(f"seed-*/{RECIPE}")]
+    runs = [
+        path.parent
+        for path in directory.glob(f"seed-*/{RECIPE}")
+        if path.parent.name.removeprefix("seed-").isdecimal()
+    ]
     if (directory / CHECKPOINTS).exists() or not runs:
         return [directory]
     return sorted(runs, key=lambda run: int(run.name.removeprefix("seed-")))

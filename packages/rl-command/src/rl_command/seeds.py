@@ -31,7 +31,7 @@ from rl_core.errors import RLError
 from rl_core.types import Json
 from rl_train.checkpoint import list_checkpoints
 from rl_train.recipe_files import load_recipe, save_recipe
-from rl_train.trainer import Budget
+from rl_train.trainer import Budget, is_in_use
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _NUMBER = re.compile(r"\d+")
@@ -77,7 +77,11 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     starts: list[tuple[Start, list[str], str]] = []
     for seed, run in runs.items():
         if _is_finished(run, request.goal):
-            print(f"seed {seed}: has finished, and is skipped", file=sys.stderr)
+            hint = (
+                f"; it was not evaluated at its end: {command_on('eval', run, arguments.imports)}"
+            )
+            hint = "" if _final_mean(run) is not None else hint
+            print(f"seed {seed}: has finished, and is skipped{hint}", file=sys.stderr)
             continue
         words = [f"--total-{request.goal.unit}={request.goal.target}"]
         words += [f"--import={module}" for module in arguments.imports]
@@ -87,6 +91,8 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
             starts.append((resume, [str(run), *words], f"seed {seed}"))
             continue
         if (run / RECIPE).exists():
+            if is_in_use(run):
+                raise UsageError(f"{run} is being trained by another process; wait for its end")
             shutil.rmtree(run)  # ended before its first checkpoint
         words += [f"--config={group / RECIPE}", f"--seed={seed}", f"--run-dir={run}"]
         starts.append((train, words, f"seed {seed}"))
@@ -110,7 +116,9 @@ def _open_group(request: TrainRequest) -> Path:
     group = default_run_dir(recipe, datetime.now(), "seeds") if given is None else Path(given)
     file = group / RECIPE
     if file.is_file() and not (group / CHECKPOINTS).exists():
-        if _comparable(load_recipe(file)) != _comparable(recipe):
+        began = load_recipe(file)
+        weights = began.resolved.get("restart_model"), request.arguments.restart_model
+        if _comparable(began) != _comparable(recipe) or weights[0] != weights[1]:
             raise UsageError(f"{group} holds runs with other options; choose another --run-dir")
         return group
     check_new(group)
@@ -140,19 +148,36 @@ def _final_mean(run: Path) -> float | None:
 
 def _is_finished(run: Path, goal: Budget) -> bool:
     """Return whether a run has nothing left to train."""
+    summary = _summary(run)
+    if summary.get("stopped") is False:  # a callback may have ended it sooner
+        length = load_recipe(run / RECIPE).resolved.get(f"total_{goal.unit}")
+        if length == goal.target:
+            return True
     newest = list_checkpoints(run / CHECKPOINTS)[-1:]
     if newest and goal.unit == "steps":
         return int(newest[0].name.removeprefix("step-")) >= goal.target
-    reached = _summary(run).get(f"total_{goal.unit}", goal.target)
+    reached = summary.get(f"total_{goal.unit}", goal.target)
     return _final_mean(run) is not None and cast("int", reached) >= goal.target
 
 
 def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:
-    for start, words, title in starts:
-        if status := start(words, title):
+    failed = 0
+    for one in starts:
+        status = _run(*one)
+        if status > 128:  # stopped by a signal
             return status
+        failed = failed or status
         gc.collect()  # parts of a run know each other, so that its memory is not freed by itself
-    return 0
+    return failed
+
+
+def _run(start: Start, words: list[str], title: str) -> int:
+    """Run one of several commands: an error of its own does not end the others."""
+    try:
+        return start(words, title)
+    except (RLError, UsageError) as error:
+        print_error(f"{title}: {error}")
+        return 2
 
 
 def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> int:
@@ -188,9 +213,4 @@ def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> 
 
 def _child(start: Start, words: list[str], title: str) -> None:
     os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
-    try:
-        status = start(words, title)
-    except (RLError, UsageError) as error:
-        print_error(f"{title}: {error}")
-        status = 2
-    sys.exit(status)
+    sys.exit(_run(start, words, title))

@@ -189,7 +189,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         batch: RolloutBatch,
         step_sizes: Iterable[Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Take one step of Eq. (1) for every task.
+        """Take one step of Eq. (1) for every task; what is frozen in θ stays as it is.
 
         Args:
             parameters: each `(M, ...)`.
@@ -201,8 +201,9 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         sizes = sizes or [self.hyper["inner_lr"]] * len(parameters)
         if self.config.first_order:
             gradients = {name: gradient.detach() for name, gradient in gradients.items()}
+        moves = {name: part.requires_grad for name, part in self._policy.named_parameters()}
         return {
-            name: value - size * gradients[name]
+            name: value - size * gradients[name] if moves[name] else value
             for (name, value), size in zip(parameters.items(), sizes, strict=True)
         }
 

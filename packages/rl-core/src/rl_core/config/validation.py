@@ -15,7 +15,7 @@ from typing import Annotated, Literal, ParamSpec, TypeAlias, TypeVar, get_args, 
 from annotated_types import Ge, Gt, Interval
 
 from rl_core.config._types import fields_of, is_union, resolved_hints
-from rl_core.config.schedules import Schedule, Scheduled
+from rl_core.config.schedules import Piecewise, Schedule, Scheduled
 from rl_core.errors import ConfigError, nearest
 
 P = ParamSpec("P")
@@ -278,7 +278,8 @@ def _is_within(marks: _Marks, value: float | Schedule) -> bool:
 
     The later numbers of a schedule may touch a bound that the first one may not.
     """
-    at = [k / 100 for k in range(101)]
+    corners = [fraction for fraction, _ in value.points] if isinstance(value, Piecewise) else []
+    at = sorted({*corners, *(k / 100 for k in range(101))})
     numbers = [value.value(k) for k in at] if isinstance(value, Schedule) else [value]
     return all(map(math.isfinite, numbers)) and all(
         getattr(operator, relation)(number, bound) or (index > 0 and number == bound)

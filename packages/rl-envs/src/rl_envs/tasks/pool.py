@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError, SpaceError
+from rl_core.seeding import spawn_seed
 from rl_core.types import Array
 from rl_envs.tasks.sampler import draw_fixed
 
@@ -48,6 +49,9 @@ class TaskPool(gymnasium.Env[Any, Any]):
         self._with_replacement = with_replacement
         self._built: dict[int, gymnasium.Env[Any, Any]] = {}
         self._env = self._built[0] = self._builders[0]()
+        self._number = 0
+        self._seed: int | None = None
+        self._is_seeded: set[int] = set()
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
 
@@ -75,13 +79,20 @@ class TaskPool(gymnasium.Env[Any, Any]):
             ):
                 raise SpaceError(f"environment {number} has other spaces than the first one")
             self._built[number] = env
-        self._env = self._built[number]
+        self._env, self._number = self._built[number], number
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the task's environment."""
-        return self._env.reset(seed=seed, options=options)
+        """Begin an episode of the task's environment; a seed gives each one of its own."""
+        if seed is not None:
+            self._seed = seed
+            self._is_seeded.clear()
+        own = None
+        if self._seed is not None and self._number not in self._is_seeded:
+            own = spawn_seed(self._seed, f"environment {self._number}")
+            self._is_seeded.add(self._number)
+        return self._env.reset(seed=own, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the task's environment."""

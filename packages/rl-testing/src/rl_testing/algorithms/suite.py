@@ -216,8 +216,7 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         """Every scheduled field can be set while running; a typo must not pass for a change."""
         algorithm = self._algorithm()
         for name in algorithm.schedules:
-            value = 0.5 * float(algorithm.hyper[name])
-            algorithm.update_algorithm_parameter(name, value)
+            value = _changed(algorithm, name)
             assert float(algorithm.hyper[name]) == pytest.approx(value)
             with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
                 algorithm.update_algorithm_parameter(f"{name}x", 0.1)
@@ -253,7 +252,7 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
             if schedule.is_constant
         }
         name = next(name for name, value in constants.items() if value > 0.0)
-        schedule = Linear(constants.pop(name), 0.5 * float(algorithm.hyper[name]))
+        schedule = Linear(constants.pop(name), _changed(algorithm, name))
         algorithm.update_algorithm_parameter(name, schedule)
         for progress in (0.0, 0.5, 1.0):
             algorithm.schedules.set_progress(progress)
@@ -303,6 +302,17 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
                 parts = gradients_of(loss, {name: parameters[name] for name in names})
                 gradients[group.name] = torch.cat([part.flatten() for part in parts.values()])
         return gradients
+
+
+def _changed(algorithm: AnyAlgorithm, name: str) -> float:
+    """Halve a parameter, or double it where half is out of its range, and return what it is."""
+    now = float(algorithm.hyper[name])
+    try:
+        algorithm.update_algorithm_parameter(name, 0.5 * now)
+    except ConfigError:
+        algorithm.update_algorithm_parameter(name, 2.0 * now)
+        return 2.0 * now
+    return 0.5 * now
 
 
 def _cast(tree: TreeT, dtype: torch.dtype) -> TreeT:

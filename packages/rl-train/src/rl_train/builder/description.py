@@ -91,24 +91,26 @@ def changed_option(
     Args:
         before: one recipe.
         now: the other one.
-        sections: to compare; sections of other components are left out.
+        sections: to compare, or ``seed``; components that are the user's own are left out.
 
     Returns:
         Path, value before (None if it was not there) and value now; None if nothing differs.
     """
     for section in sections:
-        tables = []
-        for recipe in (before, now):
-            spec = getattr(recipe, section)
-            is_component = isinstance(spec, ComponentSpec)
-            tables.append({"name": spec.name, **spec.kwargs} if is_component else spec)
-        old, new = tables
-        if old.get("name") != new.get("name"):
+        old, new = (_table_of(recipe, section) for recipe in (before, now))
+        if CUSTOM in (old.get("name"), new.get("name")):
             continue
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
-                return f"{section}.{key}", old.get(key), new.get(key)
+                return f"{section}.{key}".strip("."), old.get(key), new.get(key)
     return None
+
+
+def _table_of(recipe: Recipe, section: str) -> Mapping[str, Json]:
+    value = getattr(recipe, section)
+    if isinstance(value, ComponentSpec):
+        return {"name": value.name, **value.kwargs}
+    return value if isinstance(value, Mapping) else {"": value}
 
 
 def record_actors(actors: Mapping[str, object]) -> dict[str, Json]:

@@ -24,6 +24,7 @@ from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
 from rl_train.builder.saved_actors import build_actor, load_actor, new_actor
 from rl_train.builder.saved_spaces import (
+    REWARD_OPTIONS,
     changing_options,
     check_demonstrated,
     run_problem,
@@ -31,6 +32,7 @@ from rl_train.builder.saved_spaces import (
     warn_of_other_env,
 )
 from rl_train.checkpoint import WeightSource, load_weights
+from rl_train.evaluation.evaluation import has_own_evaluation
 from rl_train.trainer import Trainer, TrainerConfig
 
 _OWN = ("native", "envpool")
@@ -115,6 +117,12 @@ def build(
         recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
+        rewards = changing_options(recipe.env).keys() & REWARD_OPTIONS.keys()
+        if rewards and has_own_evaluation(algorithm):
+            raise ConfigError(
+                f"env.{min(rewards)} changes rewards in training, but not in evaluations, in which "
+                f"{recipe.algorithm.name} adapts to them too; leave it out"
+            )
         storage = cast(
             "AnyStorage",
             given["storage"]

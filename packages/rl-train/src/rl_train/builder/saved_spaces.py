@@ -26,7 +26,7 @@ _VIEWS: Mapping[str, Json] = {
 }
 """Options that change observations and actions, with the values that do not."""
 
-_REWARDS: Mapping[str, Json] = {"training_reward_scale": 1.0, "training_reward_clip": "none"}
+REWARD_OPTIONS: Mapping[str, Json] = {"training_reward_scale": 1.0, "training_reward_clip": "none"}
 """Options that change the rewards of training, likewise."""
 
 
@@ -37,7 +37,7 @@ def changing_options(env: ComponentSpec, *, rewards: bool = True) -> dict[str, J
         env: environment of a recipe.
         rewards: whether those that change rewards count.
     """
-    same = {**_VIEWS, **(_REWARDS if rewards else {})}
+    same = {**_VIEWS, **(REWARD_OPTIONS if rewards else {})}
     return {key: env.kwargs[key] for key in same if env.kwargs.get(key, same[key]) != same[key]}
 
 
@@ -80,7 +80,7 @@ def check_demonstrated(directory: str | Path, env: ComponentSpec) -> None:
         ConfigError: naming the options that differ.
     """
     recipe = saved_recipe(directory)
-    for key, default in {**_VIEWS, **_REWARDS}.items():
+    for key, default in {**_VIEWS, **REWARD_OPTIONS}.items():
         theirs = default if recipe is None else recipe.env.kwargs.get(key, default)
         ours = env.kwargs.get(key, default)
         if theirs != ours:

@@ -98,7 +98,8 @@ class Progress(Callback):
         if now < self._next_time:
             return
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
-        self._mark(trainer, now)
+        if activity != "compiling":  # whose seconds do not count
+            self._mark(trainer, now)
         if activity == "compiling" and self._compiling_since is not None:
             activity += f", {now - self._compiling_since:.0f} s{_last_compilation()}"
         if self._is_bar:
@@ -164,7 +165,7 @@ class Progress(Callback):
                 (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{waited:.0f}")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody reads it any more: the run goes on
+        with contextlib.suppress(OSError):  # nobody reads it any more: the run goes on
             self._stream.write(text)
             self._stream.flush()
 

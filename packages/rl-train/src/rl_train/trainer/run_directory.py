@@ -41,6 +41,19 @@ _LARGE = 4096
 """How many entries of a storage's tensor are compared, before a checkpoint is written again."""
 
 
+def is_in_use(path: Path) -> bool:
+    """Return whether a process is training in a run directory."""
+    if not (path / _LOCK).exists():
+        return False
+    lock = FileLock(path / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
 class RunDirectory:
     """The directory of one run; nothing is ever written into another run's.
 

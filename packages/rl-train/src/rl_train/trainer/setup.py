@@ -20,6 +20,7 @@ from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
 from rl_train.evaluation import check_spaces
+from rl_train.evaluation.evaluation import has_own_evaluation
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.config import TrainerConfig
 
@@ -82,6 +83,11 @@ def check_parts(
         _check_replay(algorithm, storage)
     else:
         _check_rollout(algorithm, storage.rollout_steps * envs.num_envs, config)
+    if config.scale_rewards and has_own_evaluation(algorithm):
+        raise ConfigError(
+            f"scale_rewards scales rewards in training, but not in evaluations, in which "
+            f"{type(algorithm).__name__} adapts to them too; leave it out"
+        )
     algorithm.check_envs(envs)
     algorithm.check_storage(storage)
     if config.explore_in_tests:
@@ -130,8 +136,8 @@ def _check_rollout(algorithm: AnyAlgorithm, rows: int, config: TrainerConfig) ->
         )
     if not config.checkpoint_replay:
         raise ConfigError(
-            "checkpoint_replay=False has no effect on rollouts, which are not replayed; leave it "
-            "out"
+            "checkpoint_replay=False has no effect on rollouts, which are not replayed, nor on "
+            "what is kept beside them; leave it out"
         )
 
 
