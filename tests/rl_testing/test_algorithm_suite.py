@@ -118,6 +118,13 @@ class CuttingInNoWay(ToyActorCritic):
         return UpdateSchedule()
 
 
+class CountingAllRows(ToyActorCritic):
+    """Averages over rows that only reset, too."""
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        return super().loss(replace(batch, mask=torch.ones_like(batch.mask)), noise)
+
+
 class ShiftedActor(ToyActor):
     """Shifts what it sees by a number that is no buffer."""
 
@@ -152,6 +159,7 @@ class TestSavingItsCount(AlgorithmSuite):
 UPDATES = "test_a_whole_update_is_saved"
 CUTS = "test_its_schedule_cuts_rollouts_in_one_way"
 OWNS = "test_every_parameter_of_the_loss_belongs_to_a_module"
+MASKS = "test_a_row_that_does_not_count_teaches_nothing"
 READS = "test_scheduled_options_are_read_from_hyper"
 HINT = "after a restore; is the field in state_fields / more_state"
 
@@ -166,6 +174,7 @@ HINT = "after a restore; is the field in state_fields / more_state"
         (HoldingALayer, OWNS, r"a parameter in self.layer, which none.*make_modules\(\)"),
         (DiscountingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WeighingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
+        (CountingAllRows, MASKS, r"average with masked_mean\(..., batch.mask\)"),
         (CuttingInTwoWays, CUTS, "num_minibatches=2 and minibatch_size=8; let it give just one"),
         (CuttingInNoWay, CUTS, "num_minibatches=None and minibatch_size=None; let it give just"),
     ],

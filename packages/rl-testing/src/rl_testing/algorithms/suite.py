@@ -34,6 +34,9 @@ from rl_testing.stateful import check_same_state, copy_state
 _CONTENTS = ("observation", "action", "reward", "num_steps", "terminated", "next_observation")
 """The fields of a `ReplayBatch` that say what happened."""
 
+_ROW_CONTENTS = ("action", "log_prob", "value", "advantage", "value_target")
+"""The fields of a `RolloutBatch` that say what was done and how good it was."""
+
 
 class AlgorithmSuite(GradientStepTests, UpdateTests):
     """Conformance tests of an `Algorithm`: subclass, supply `make_algorithm`, inherit the tests.
@@ -172,6 +175,29 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         expected = self._gradients(algorithm, batch, noise)
         torch.testing.assert_close(self._gradients(algorithm, changed, noise), expected)
 
+    def test_a_row_that_does_not_count_teaches_nothing(self) -> None:
+        """Where the mask is 0, it makes no difference what was done and how good it was."""
+        algorithm = self._algorithm()
+        if algorithm.batch_type is not RolloutBatch:
+            pytest.skip("does not learn from rollouts")
+        batch, other = (self.make_batch(algorithm, seed) for seed in (1, 2))
+        assert isinstance(batch, RolloutBatch)
+        assert not batch.mask.all(), "make_batch() of the suite masks no row"
+        counts = batch.mask.bool()
+        changed: dict[str, Any] = {}
+        for name in _ROW_CONTENTS:
+            column = getattr(batch, name)
+            rows = counts.view(counts.shape + (1,) * (column.dim() - counts.dim()))
+            changed[name] = torch.where(rows, column, getattr(other, name))
+        noise = algorithm.draw_update_noise(batch)
+        expected = self._gradients(algorithm, batch, noise)
+        got = self._gradients(algorithm, replace(batch, **changed), noise)
+        torch.testing.assert_close(
+            got,
+            expected,
+            msg=lambda text: f"{text}; average with masked_mean(..., batch.mask)",
+        )
+
     def test_weights_carry_over(self) -> None:
         """A worker that takes weights computes the same loss and chooses the same actions."""
         for acting_only in (False, True):
@@ -291,7 +317,7 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         return algorithm, batch, algorithm.draw_update_noise(batch)
 
     def _gradients(
-        self, algorithm: AnyAlgorithm, batch: ReplayBatch, noise: Noise
+        self, algorithm: AnyAlgorithm, batch: object, noise: Noise
     ) -> Mapping[str, Tensor]:
         """Return the gradient of each parameter group that heeds importance weights."""
         loss, parameters = algorithm.compute_loss(batch, noise).loss, algorithm.named_parameters()
