@@ -20,6 +20,7 @@ from rl_core.spaces import Space
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 from rl_testing.stateful import check_same_state, copy_state
+from rl_testing.toy import ToyActor
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -305,6 +306,11 @@ def test_the_behaviours_policy_travels_with_the_batch() -> None:
     columns, _ = algorithm.prepare(_rollout(algorithm))
     kept = {name for name in columns if name not in PREPARED_COLUMNS}
     assert kept == set(batch.extras) == {"old_policy.mean", "old_policy.log_std"}
+
+
+def test_an_actor_that_does_not_name_its_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ToyActor does not say which of its modules that is"):
+        TRPO(ToyActor(VECTOR, BOX))
 
 
 def test_shared_parameters_are_refused() -> None:

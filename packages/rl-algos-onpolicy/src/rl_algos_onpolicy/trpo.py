@@ -126,6 +126,11 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Learn the value function by gradient steps."""
         check_no_intrinsic_value(self.actor)
+        if not self.actor.policy_modules:
+            raise ConfigError(
+                f"TRPO moves the policy alone, but {type(self.actor).__name__} does not say which "
+                "of its modules that is; name them in policy_modules"
+            )
         shared = shared_modules(self.actor)
         if shared:
             raise ConfigError(
