@@ -128,6 +128,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             for name, _ in self.actor.named_parameters()
             if name.startswith(prefixes)
         )
+        self._frozen: frozenset[str] = frozenset()
         self._check_actor()
         size, num_tasks = float(self.hyper["inner_lr"]), self.config.meta_batch_size
         parameters = self.policy_parameters()
@@ -201,11 +202,15 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         sizes = sizes or [self.hyper["inner_lr"]] * len(parameters)
         if self.config.first_order:
             gradients = {name: gradient.detach() for name, gradient in gradients.items()}
-        moves = {name: part.requires_grad for name, part in self._policy.named_parameters()}
         return {
-            name: value - size * gradients[name] if moves[name] else value
+            name: value if name in self._frozen else value - size * gradients[name]
             for (name, value), size in zip(parameters.items(), sizes, strict=True)
         }
+
+    def _note_frozen(self) -> None:
+        """Note what does not learn; within loss functions, which exchange it, nobody can tell."""
+        named = self._policy.named_parameters()
+        self._frozen = frozenset(name for name, part in named if not part.requires_grad)
 
     def policy_parameters(self) -> dict[str, Tensor]:
         """Return θ by name."""
@@ -378,6 +383,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         num_tasks = self.config.meta_batch_size
         tasks = with_tasks(envs)
         rows = rows_per_task(tasks, num_tasks, "meta_batch_size")
+        self._note_frozen()
         if self._tasks is None:
             self._tasks = tasks.sample_tasks(num_tasks, on_cpu(self.generator))
             self._set_adapted(self.policy_parameters())
@@ -482,6 +488,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             )
         if not all(bool(rollout.valid.any()) for rollout in rollouts):
             raise ConfigError("a rollout has no transitions; collect exploration episodes first")
+        self._note_frozen()
         named = dict(_Policy(exploration_policy).named_parameters())
         adapted = {name: named[name].detach().unsqueeze(0) for name in self._names}
         for rollout in rollouts:

@@ -24,7 +24,7 @@ class ByReturn(StateFields, IndexSampler):
         ConfigError: when the temperature is not above 0.
     """
 
-    state_fields = ("_weight", "_episode", "_current")
+    state_fields = ("_return", "_episode", "_current")
 
     def __init__(self, temperature: float = 1.0) -> None:
         if not temperature > 0.0:
@@ -39,16 +39,17 @@ class ByReturn(StateFields, IndexSampler):
     def reset(self) -> None:
         """Forget all rows."""
         super().reset()
-        self._weight = np.zeros(self.rows.num_slots)
+        self._return = np.full(self.rows.num_slots, -np.inf)  # which is never drawn
         self._episode = np.zeros(self.rows.num_slots, np.int64)  # number of a slot's episode
         self._current = np.zeros(self.rows.num_envs, np.int64)  # number of an environment's episode
 
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, drawn with replacement."""
         self._catch_up()
-        weights = torch.from_numpy(self._weight)
-        if not weights.any():
+        highest = self._return.max()
+        if highest == -np.inf:
             raise nothing_to_draw()
+        weights = torch.from_numpy(np.exp((self._return - highest) / self.temperature))
         count = num_batches * size
         drawn = torch.multinomial(weights, count, replacement=True, generator=self.generator)
         yield drawn.view(num_batches, size)
@@ -56,15 +57,15 @@ class ByReturn(StateFields, IndexSampler):
     def _catch_up(self) -> None:
         """Weigh the rows that were inserted since the last call."""
         gone, new = self.changes()
-        self._weight[np.concatenate([gone, new])] = 0.0
+        self._return[np.concatenate([gone, new])] = -np.inf
         for slot, is_end in zip(new, self.rows.ends_episode(new), strict=True):
             env = slot % self.rows.num_envs
-            self._episode[slot], self._weight[slot] = self._current[env], 1.0
+            self._episode[slot], self._return[slot] = self._current[env], 0.0
             if is_end:
                 rows = np.arange(env, self.rows.num_slots, self.rows.num_envs)
-                rows = rows[(self._episode[rows] == self._current[env]) & (self._weight[rows] > 0)]
-                episode_return = float(self.rows.reward[rows].sum())
-                self._weight[rows] = np.exp(episode_return / self.temperature)
+                rows = rows[self._episode[rows] == self._current[env]]
+                rows = rows[self._return[rows] > -np.inf]
+                self._return[rows] = float(self.rows.reward[rows].sum())
                 self._current[env] += 1
 
     def state_dict(self) -> StateDict:
