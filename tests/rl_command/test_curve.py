@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from rl_command.curve import Curve, draw_image, draw_text, over_runs, read_curve
-from rl_command.errors import UsageError
 from rl_core.errors import DataError
 
 
@@ -81,10 +80,9 @@ def test_runs_that_were_logged_at_other_steps_are_compared_on_straight_lines() -
     assert found.band[1] == pytest.approx((1.0, 2.0))
 
 
-def test_runs_without_common_steps_are_refused() -> None:
-    curves = [Curve((1000, 2000), (1.0, 2.0)), Curve((5000, 6000), (10.0, 20.0))]
-    with pytest.raises(UsageError, match="begins after 5,000 steps and another ends at 2,000"):
-        over_runs(curves)
+def test_runs_of_one_value_each_make_one_point() -> None:
+    curve = over_runs([Curve((1966,), (1.0,)), Curve((1962,), (2.0,))])
+    assert (curve.steps, curve.values) == ((1962,), (1.5,))
 
 
 def test_small_numbers_have_labels_that_differ() -> None:

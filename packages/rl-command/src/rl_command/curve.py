@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_command.errors import UsageError
 from rl_train.evaluation import interquartile_mean, stratified_bootstrap_interval
 from rl_train.loggers import read_metrics
 
@@ -59,7 +58,8 @@ def over_runs(curves: Sequence[Curve]) -> Curve:
     """Return the interquartile mean of several runs, with its 95 % bootstrap interval.
 
     It covers the steps that all runs have, and lies on straight lines between the steps at which
-    each was logged; a single run is returned as it is.
+    each was logged. If they have none in common, as short runs of one value each, it is one point
+    of the values that are nearest. A single run is returned as it is.
 
     Args:
         curves: one for each run, with at least one point.
@@ -67,11 +67,6 @@ def over_runs(curves: Sequence[Curve]) -> Curve:
     if len(curves) == 1:
         return curves[0]
     first, last = max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)
-    if first > last:
-        raise UsageError(
-            f"one of the runs begins after {first:,} steps and another ends at {last:,}: they have "
-            "no steps in common; plot them as they are, one by one"
-        )
     steps = sorted({step for c in curves for step in c.steps if first <= step <= last} or {last})
     steps = [*steps[:: -(-len(steps) // _MOST_POINTS)]]
     samples = [np.array([curve.at(step) for curve in curves]) for step in steps]
