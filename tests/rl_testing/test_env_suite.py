@@ -33,6 +33,13 @@ class BeginningAgain(WalkVecEnv):
         self.reset(seed=0)
 
 
+class SeedingAlways(WalkVecEnv):
+    """Takes no seed for the first one."""
+
+    def reset(self, seed: int | None = None) -> Array:
+        return super().reset(0 if seed is None else seed)
+
+
 class ForgettingItsGenerator(WalkVecEnv):
     """Goes on where it was, to another place."""
 
@@ -156,6 +163,7 @@ class NotYetMade(WalkVecEnv):
         return super().state_dict()
 
 
+GOES_ON = "test_a_reset_without_a_seed_goes_on_with_the_generators"
 RESUMES = "test_what_a_checkpoint_holds_fits_a_new_one"
 RESETS = "test_an_ended_row_resets_at_once_or_in_one_invalid_step"
 FINAL = "test_final_observations_differ_only_where_a_row_ended"
@@ -168,6 +176,7 @@ SAVES = "test_it_can_be_saved_before_its_first_reset"
     ("walks", "test", "message"),
     [
         (BeginningAgain, RESUMES, "step 1 after loading"),
+        (SeedingAlways, GOES_ON, "same steps as the one before; seed only where a seed is given"),
         (ForgettingItsGenerator, RESUMES, "step 1 after loading"),
         (ForgettingWhoIsLate, RESUMES, "step 1 after loading"),
         (AlwaysValid, RESETS, "not equal"),

@@ -114,6 +114,18 @@ class VecEnvSuite:
         for row in first[1:]:
             assert not np.array_equal(first[0], row), "two rows went through the same steps"
 
+    def test_a_reset_without_a_seed_goes_on_with_the_generators(self) -> None:
+        """Else every episode after such a reset would be the same one."""
+        if not self.is_random:
+            pytest.skip("seeds make no difference here")
+        with self.make_env() as envs:
+            seeded, second, third = (_record(envs, seed) for seed in (3, None, None))
+        for earlier, later in ((seeded, second), (seeded, third), (second, third)):
+            assert not np.array_equal(earlier, later), (
+                "a reset() without a seed led to the same steps as the one before; seed only "
+                "where a seed is given"
+            )
+
     def test_arrays_are_never_written_to_again(self) -> None:
         """The caller may keep an array without copying it."""
         with self.make_env() as envs:
@@ -324,7 +336,7 @@ def _parts(step: EnvStep) -> dict[str, ArrayLike]:
     return {**_flat(step.observation), **final, **_rows(step)}
 
 
-def _record(envs: VecEnv, seed: int) -> Array:
+def _record(envs: VecEnv, seed: int | None) -> Array:
     """Return what 20 steps showed and rewarded, one row per environment."""
     parts = list(_flat(envs.reset(seed=seed)).values())
     for step in _play(envs, 20):
