@@ -18,7 +18,7 @@ from rl_core.errors import CheckpointError, ConfigError
 from rl_core.storage import HasTrajectories
 from rl_envs import make_vec
 from rl_storages import ReplayBuffer
-from rl_train import Agent, Trainer, TrainerConfig, evaluate_policy
+from rl_train import Agent, Callback, Trainer, TrainerConfig, evaluate_policy
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "minibatch_size": 8, "update_after": 20}
 
@@ -124,6 +124,30 @@ def test_training_goes_on_with_new_episodes_after_an_evaluation_in_its_environme
     assert torch.equal(batch.observation[:, 0], batch.next_observation[:, 0])
     assert torch.equal(batch.observation[:, 1] + 1, batch.next_observation[:, 1])
     assert set(batch.observation[:, 0].tolist()) == {1.0, 2.0, 3.0, 7.0, 8.0, 9.0}
+
+
+def test_no_evaluation_breaks_off_episodes_in_the_middle_of_training() -> None:
+    class Evaluating(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            agent.evaluate(2, envs=env)
+
+    env = Counting()
+    agent = rl_train.make("dqn", env, seed=0, **SMALL)
+    with pytest.raises(ConfigError, match="would break off their episodes; make others for it"):
+        agent.train(total_steps=50, callbacks=[Evaluating()], progress=False)
+
+
+def test_what_an_agent_saves_in_the_middle_of_training_is_of_that_moment(tmp_path: Path) -> None:
+    class Saving(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            agent.save(tmp_path / f"at-{trainer.total_steps}")
+
+    agent = rl_train.make("dqn", "CartPole-v1", seed=0, num_envs=1, **SMALL)
+    agent.train(total_steps=60, callbacks=[Saving()], progress=False)
+    saved = sorted(tmp_path.iterdir(), key=lambda path: int(path.name.removeprefix("at-")))
+    assert len(saved) > 1
+    for path in saved:
+        assert [each.name for each in (path / "checkpoints").iterdir()] == [f"step-{path.name[3:]}"]
 
 
 def _trainer(run_dir: Path, *, scale: bool = False, n_step: int = 1, **options: Any) -> Trainer:

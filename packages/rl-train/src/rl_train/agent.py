@@ -38,7 +38,6 @@ from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy
 from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
 from rl_train.trainer.config import Named
-from rl_train.trainer.evaluator import share_environments
 
 
 class Agent:
@@ -125,12 +124,12 @@ class Agent:
                 "other to test in; to have one, give its class or a function that builds it",
                 file=sys.stderr,
             )
+        self._trainer = trainer
         try:
             return trainer.train(**totals, progress=progress)
         finally:
-            if trainer.num_sessions > 0:
-                self._trainer = trainer
-            else:  # the call was refused before it began, and may be made again with other values
+            if trainer.num_sessions == 0:  # it was refused, and may be tried with other values
+                self._trainer = None
                 self.parts.storage.reset()
 
     @torch.no_grad()
@@ -221,9 +220,13 @@ class Agent:
             )
 
     def before_evaluation(self, envs: AnyEnv) -> None:
-        """End running episodes in environments that an evaluation is about to reset."""
-        if self._trainer is not None and share_environments(envs, self.parts.envs):
-            self._trainer.collector.end_episodes()
+        """End running episodes in environments that an evaluation is about to reset.
+
+        Raises:
+            ConfigError: when they are learned in at this moment.
+        """
+        if self._trainer is not None:
+            self._trainer.before_evaluation(envs)
 
     def save(self, directory: str | Path) -> Path:
         """Write the recipe and the state, for `load`.

@@ -26,7 +26,7 @@ from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback, callback_states, load_callback_states
 from rl_train.trainer.config import Named, TrainerConfig
-from rl_train.trainer.evaluator import Evaluator, TestEnvs
+from rl_train.trainer.evaluator import Evaluator, TestEnvs, share_environments
 from rl_train.trainer.interruption import Interruption
 from rl_train.trainer.listeners import (
     RECORD,
@@ -324,6 +324,21 @@ class Trainer:
         self.recipe = replace(self.recipe, seed=self.seed, resolved={**kept, **own})
         self.directory.go_on_from(checkpoint)
         return checkpoint
+
+    def before_evaluation(self, envs: AnyEnv) -> None:
+        """End running episodes in environments that an evaluation is about to reset.
+
+        Raises:
+            ConfigError: when they are learned in at this moment.
+        """
+        if not share_environments(envs, self.envs):
+            return
+        if self._loop is not None:
+            raise ConfigError(
+                "an evaluation in the environments that are learned in would break off their "
+                "episodes; make others for it, or evaluate between two calls of train"
+            )
+        self.collector.end_episodes()
 
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
