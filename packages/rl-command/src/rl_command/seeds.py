@@ -77,10 +77,10 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     starts: list[tuple[Start, list[str], str]] = []
     for seed, run in runs.items():
         if _is_finished(run, request.goal):
-            hint = (
-                f"; it was not evaluated at its end: {command_on('eval', run, arguments.imports)}"
-            )
-            hint = "" if _final_mean(run) is not None else hint
+            hint = ""
+            if _final_mean(run) is None:
+                evaluate = command_on("eval", run, arguments.imports)
+                hint = f"; it was not evaluated at its end: {evaluate}"
             print(f"seed {seed}: has finished, and is skipped{hint}", file=sys.stderr)
             continue
         words = [f"--total-{request.goal.unit}={request.goal.target}"]
@@ -117,8 +117,8 @@ def _open_group(request: TrainRequest) -> Path:
     file = group / RECIPE
     if file.is_file() and not (group / CHECKPOINTS).exists():
         began = load_recipe(file)
-        weights = began.resolved.get("restart_model"), request.arguments.restart_model
-        if _comparable(began) != _comparable(recipe) or weights[0] != weights[1]:
+        has_other_weights = began.resolved.get("restart_model") != request.arguments.restart_model
+        if _comparable(began) != _comparable(recipe) or has_other_weights:
             raise UsageError(f"{group} holds runs with other options; choose another --run-dir")
         return group
     check_new(group)

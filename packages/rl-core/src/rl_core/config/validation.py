@@ -278,9 +278,11 @@ def _is_within(marks: _Marks, value: float | Schedule) -> bool:
 
     The later numbers of a schedule may touch a bound that the first one may not.
     """
-    corners = [fraction for fraction, _ in value.points] if isinstance(value, Piecewise) else []
-    at = sorted({*corners, *(k / 100 for k in range(101))})
-    numbers = [value.value(k) for k in at] if isinstance(value, Schedule) else [value]
+    if isinstance(value, Schedule):
+        corners = [fraction for fraction, _ in value.points] if isinstance(value, Piecewise) else []
+        numbers = [value.value(k) for k in sorted({*corners, *(k / 100 for k in range(101))})]
+    else:
+        numbers = [value]
     return all(map(math.isfinite, numbers)) and all(
         getattr(operator, relation)(number, bound) or (index > 0 and number == bound)
         for relation, bound in _bounds(marks).items()
