@@ -98,13 +98,16 @@ class MAMLTRPO(MAML[MAMLTRPOConfig]):
         sizes = [name for name in named if name.startswith("step_sizes.")]
         learned = [name for name in (*self._names, *sizes) if named[name].requires_grad]
         fixed = {name: named[name] for name in (*self._names, *sizes) if name not in learned}
+
+        def adapt(at: Parameters) -> Parameters:
+            everything = {**fixed, **at}
+            return self._policies(batch, everything, [everything[name] for name in sizes])
+
         step = constrained_step(
             partial(self._surrogate, batch, self._unadapted_policies(batch)),
             {name: named[name] for name in learned},
             float(self.hyper["max_kl"]),
-            adapt=lambda at: self._policies(
-                batch, {**fixed, **at}, [{**fixed, **at}[name] for name in sizes]
-            ),
+            adapt=adapt,
             damping=config.cg_damping,
             num_cg_steps=config.cg_steps,
             num_backtracks=config.num_backtracks,
