@@ -19,6 +19,7 @@ from rl_command.evaluation import statistics_over_runs
 from rl_command.seeds import read_seeds
 from rl_core.errors import ConfigError
 from rl_train import Trainer
+from rl_train.collecting import Collector
 
 Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
@@ -85,12 +86,54 @@ def test_a_second_call_skips_what_has_finished_and_resumes_the_rest(
 def test_a_run_that_ended_before_its_first_checkpoint_starts_anew(
     rl: Run, group: Path, tiny: tuple[str, ...]
 ) -> None:
-    shutil.rmtree(group / "seed-4/checkpoints")
-    (group / "seed-4/summary.json").unlink()
+    run = group / "seed-4"
     words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=256", "--progress=none")
-    status, _, err = rl(*words, "--seeds=4", f"--run-dir={group}")
-    assert (status, err) == (0, "")
-    assert steps_of(group / "seed-4") == 256
+    for has_lines in (True, False):
+        shutil.rmtree(run / "checkpoints")
+        (run / "checkpoints").mkdir()
+        (run / "summary.json").unlink()
+        if not has_lines:  # it was killed before the first line
+            (run / "metrics.jsonl").write_text("")
+        status, _, err = rl(*words, "--seeds=4", f"--run-dir={group}")
+        assert status == 0
+        assert ("begins anew, as it has no checkpoint" in err) == has_lines
+        assert steps_of(run) == 256
+    (kept,) = group.glob("seed-4-*")  # what was written the first time is not lost
+    assert (kept / "metrics.jsonl").read_text()
+
+
+def test_a_seed_that_was_continued_and_killed_is_not_finished(
+    rl: Run, group: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=512", "--progress=none")
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "collect", fail)
+        status, _, err = rl(*words, "--seeds=3..4", f"--run-dir={group}")
+    assert status == 1
+    assert "rl: error: seed 3: ended by the exception above" in err
+    assert "rl: error: seed 4: ended by the exception above" in err  # one does not end the other
+    status, _, err = rl(*words, "--seeds=3..4", f"--run-dir={group}")
+    assert status == 0
+    assert "skipped" not in err
+    assert [steps_of(group / f"seed-{seed}") for seed in (3, 4)] == [512, 512]
+
+
+@pytest.mark.parametrize("unit", ["episodes", "updates"])
+def test_finished_seeds_may_go_on_by_other_units(
+    rl: Run, group: Path, tiny: tuple[str, ...], unit: str
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--progress=none", "--seeds=3")
+    summary = json.loads((group / "seed-3/summary.json").read_text())
+    reached = summary[f"total_{unit}"]
+    for target, skips in ((reached, True), (reached + 5, False), (reached + 5, True)):
+        status, _, err = rl(*words, f"--total-{unit}={target}", f"--run-dir={group}")
+        assert status == 0, err
+        assert ("skipped" in err) == skips
+    summary = json.loads((group / "seed-3/summary.json").read_text())
+    assert summary[f"total_{unit}"] >= reached + 5
 
 
 def test_the_memory_of_a_seed_is_free_before_the_next_one_begins(

@@ -26,7 +26,14 @@ from rl_core.compile.cache import GraphCache
 from rl_core.compile.function import CompiledFunctions
 from rl_core.config import Linear
 from rl_core.env import EnvStep, VecEnv
-from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, SpaceError
+from rl_core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentFaultError,
+    MissingExtraError,
+    SpaceError,
+)
 from rl_core.logger import Logger
 from rl_core.nn.distributions import Distribution
 from rl_core.seeding import spawn_seed
@@ -705,6 +712,7 @@ def test_a_run_directory_holds_what_others_rely_on(tmp_path: Path) -> None:
     assert result.evaluation is not None
     assert summary == {
         "total_steps": 24,
+        "total_episodes": trainer.collector.total_episodes,
         "total_updates": 3,
         "session_steps": 24,
         "wall_seconds": result.wall_seconds,
@@ -767,10 +775,61 @@ def test_a_run_that_failed_may_be_tried_again(tmp_path: Path) -> None:
                 raise RuntimeError("a bug in a callback")
             return None
 
-    trainer = _trainer(tmp_path, callbacks=(FailOnce(),))
-    with pytest.raises(RuntimeError, match="a bug"):
+    config = TrainerConfig(checkpoint_every="end")
+    trainer = _trainer(tmp_path, config=config, callbacks=(FailOnce(),))
+    with pytest.raises(RuntimeError, match="a bug") as failure:
         trainer.train(total_updates=2)
+    (saved,) = list_checkpoints(tmp_path / "checkpoints")
+    assert failure.value.__notes__ == [f"rl-train: the state before it is in {saved}"]
     assert trainer.train(total_updates=2).total_updates == 2
+
+
+def test_what_came_before_a_failing_logger_is_saved(tmp_path: Path) -> None:
+    class Full(Recorder):
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            raise OSError("no space left")
+
+    config = TrainerConfig(checkpoint_every="end", log_every=1)
+    trainer = _trainer(tmp_path, config=config, loggers=(Full(),))
+    with pytest.raises(OSError, match="no space left"):
+        trainer.train(total_updates=3)
+    again = _trainer(tmp_path)
+    again.resume()
+    assert again.updates == 1
+    assert again.train(total_updates=3).total_updates == 3
+
+
+def test_half_an_update_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _trainer(tmp_path, config=TrainerConfig(checkpoint_every="end"))
+
+    def fail(*_: object) -> None:
+        raise DataError("an error that no priority can have")
+
+    monkeypatch.setattr(trainer.storage, "after_gradients", fail)
+    with pytest.raises(DataError, match=r"can have; nothing was saved, as a run cannot go on from"):
+        trainer.train(total_updates=2)
+    assert not list_checkpoints(tmp_path / "checkpoints")
+
+
+def test_a_session_that_could_not_begin_leaves_an_empty_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MissingExtraError("install it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rl_train.trainer.trainer.open_loggers", fail)
+        with pytest.raises(MissingExtraError):
+            _trainer(tmp_path).train(total_updates=1)
+    assert not list(tmp_path.iterdir())
+    assert _trainer(tmp_path).train(total_updates=1).total_updates == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("rl_train.trainer.trainer.open_loggers", fail)
+        again = _trainer(tmp_path)
+        again.resume()
+        with pytest.raises(MissingExtraError):
+            again.train(total_updates=2)
+    assert (tmp_path / "summary.json").exists()  # of a run that had begun, nothing is removed
 
 
 # Checkpoints

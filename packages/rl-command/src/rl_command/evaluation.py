@@ -187,6 +187,8 @@ def _counter(total: int, what: str) -> Callable[[int, int], None]:
 
 
 def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
+    if not (arguments.best or list_checkpoints(run.checkpoints)):
+        raise UsageError(f"{run.path} cannot be evaluated: it ended before its first checkpoint")
     if arguments.step is not None:
         path = run.checkpoints / f"step-{arguments.step}"
         if not path.is_dir():

@@ -101,8 +101,11 @@ def check_new(given: Path | None) -> None:
         raise UsageError(f"run directory {path} is a file; choose another --run-dir")
     try:
         if given is not None and path.exists() and any(path.iterdir()):
-            is_run = (path / RECIPE).is_file()
-            advice = f", or continue it: rl resume {path}" if is_run else ""
+            advice = ""
+            if list_checkpoints(path / CHECKPOINTS):
+                advice = f", or continue it: rl resume {path}"
+            elif (path / RECIPE).is_file():
+                advice = ", or delete it: its run ended before its first checkpoint"
             raise UsageError(
                 f"run directory {path} exists and is not empty; choose another --run-dir{advice}"
             )
@@ -168,8 +171,11 @@ def open_run(directory: str, *, learns: bool = True) -> Run:
             f"{path} holds a run for each seed; to continue them, give the same rl train --seeds "
             f"again with --run-dir {path}, or continue one: rl resume {runs_in(path)[0]}"
         )
-    if not list_checkpoints(path / CHECKPOINTS):
-        raise UsageError(f"{path} cannot be continued: it has no checkpoint in {CHECKPOINTS}/")
+    if learns and not list_checkpoints(path / CHECKPOINTS):
+        raise UsageError(
+            f"{path} cannot be continued: it ended before its first checkpoint; delete it, and "
+            "train again"
+        )
     return Run(path, recipe)
 
 

@@ -5,13 +5,14 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
@@ -24,6 +25,7 @@ from rl_command.run_directory import (
     check_new,
     command_on,
     default_run_dir,
+    discard_if_fresh,
 )
 from rl_command.train_arguments import TrainRequest
 from rl_core.config import Recipe
@@ -35,6 +37,12 @@ from rl_train.trainer import Budget, is_in_use
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _NUMBER = re.compile(r"\d+")
+
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""They end a run with a checkpoint: Ctrl-C, the end of a job, and a terminal that is closed."""
 
 
 Start: TypeAlias = Callable[[Sequence[str], str], int]
@@ -93,7 +101,15 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
         if (run / RECIPE).exists():
             if is_in_use(run):
                 raise UsageError(f"{run} is being trained by another process; wait for its end")
-            shutil.rmtree(run)  # ended before its first checkpoint
+            discard_if_fresh(run)  # ended before its first checkpoint
+            if run.exists():
+                kept = run.with_name(f"{run.name}-{datetime.now():%Y%m%d-%H%M%S}")
+                run.rename(kept)
+                print(
+                    f"seed {seed}: begins anew, as it has no checkpoint to go on from; what it "
+                    f"wrote is in {kept}",
+                    file=sys.stderr,
+                )
         words += [f"--config={group / RECIPE}", f"--seed={seed}", f"--run-dir={run}"]
         starts.append((train, words, f"seed {seed}"))
     status = _in_turn(starts) if arguments.jobs == 1 else _side_by_side(starts, arguments.jobs)
@@ -149,15 +165,13 @@ def _final_mean(run: Path) -> float | None:
 def _is_finished(run: Path, goal: Budget) -> bool:
     """Return whether a run has nothing left to train."""
     summary = _summary(run)
-    if summary.get("stopped") is False:  # a callback may have ended it sooner
-        length = load_recipe(run / RECIPE).resolved.get(f"total_{goal.unit}")
-        if length == goal.target:
-            return True
-    newest = list_checkpoints(run / CHECKPOINTS)[-1:]
-    if newest and goal.unit == "steps":
-        return int(newest[0].name.removeprefix("step-")) >= goal.target
-    reached = summary.get(f"total_{goal.unit}", goal.target)
-    return _final_mean(run) is not None and cast("int", reached) >= goal.target
+    if not summary:  # it was killed: its checkpoints were written when an iteration was over
+        reached = [int(p.name.removeprefix("step-")) for p in list_checkpoints(run / CHECKPOINTS)]
+        return goal.unit == "steps" and max(reached, default=0) >= goal.target
+    if summary.get("stopped"):
+        return False
+    length = load_recipe(run / RECIPE).resolved.get(f"total_{goal.unit}")  # ended by a callback?
+    return length == goal.target or cast("int", summary.get(f"total_{goal.unit}", 0)) >= goal.target
 
 
 def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:
@@ -178,13 +192,17 @@ def _run(start: Start, words: list[str], title: str) -> int:
     except (RLError, UsageError) as error:
         print_error(f"{title}: {error}")
         return 2
+    except Exception:
+        traceback.print_exc()
+        print_error(f"{title}: ended by the exception above")
+        return 1
 
 
 def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> int:
-    """Run processes, and pass Ctrl-C and SIGTERM on to them, so that each saves its run."""
+    """Run processes, and pass signals on to them, so that each saves its run."""
     spawn = multiprocessing.get_context("spawn")
     waiting = [spawn.Process(target=_child, args=start) for start in starts]
-    running: list[multiprocessing.process.BaseProcess] = []
+    running: list[SpawnProcess] = []
     status = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -194,17 +212,24 @@ def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> 
         for process in running:
             process.terminate()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, stop)
+        for number in SIGNALS
+        if signal.getsignal(number) != signal.SIG_IGN  # as nohup sets it
+    }
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(waiting.pop(0))
-                running[-1].start()
+                process = waiting.pop(0)
+                process.start()
+                running.append(process)
+                if status:  # a signal came meanwhile
+                    process.terminate()
             wait([process.sentinel for process in running])
-            for process in [one for one in running if not one.is_alive()]:
-                process.join()
-                running.remove(process)
-                status = status or cast("int", process.exitcode)
+            for ended in [one for one in running if not one.is_alive()]:
+                ended.join()
+                running.remove(ended)
+                status = status or cast("int", ended.exitcode)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -212,5 +237,9 @@ def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> 
 
 
 def _child(start: Start, words: list[str], title: str) -> None:
-    os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
-    sys.exit(_run(start, words, title))
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
+    try:
+        sys.exit(_run(start, words, title))
+    except KeyboardInterrupt:  # a second signal
+        sys.exit(128 + signal.SIGINT)

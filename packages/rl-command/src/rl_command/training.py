@@ -1,6 +1,5 @@
 """The commands ``rl train`` and ``rl resume``."""
 
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from rl_command.run_directory import (
     new_run_dir,
     open_run,
 )
-from rl_command.seeds import train_seeds
+from rl_command.seeds import SIGNALS, train_seeds
 from rl_command.summary import print_training
 from rl_command.train_arguments import (
     ProgressMode,
@@ -31,8 +30,6 @@ from rl_core.config import Config, Count
 from rl_train import Callback, Progress, Trainer
 from rl_train.builder import build, build_trainer
 from rl_train.trainer import Budget, Interruption
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +144,7 @@ def _longer(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> str:
 def _run(trainer: Trainer, goal: Budget, title: str, imports: Sequence[str]) -> int:
     run_dir = trainer.run_dir
     assert run_dir is not None
-    interruption = Interruption(_SIGNALS, "rl: ")
+    interruption = Interruption(SIGNALS, "rl: ")
     trainer.callbacks = (*trainer.callbacks, interruption)
     with interruption:
         result = trainer.train(**goal.arguments, progress=False)

@@ -29,7 +29,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from rl_core.actor import ActionOutput, Actor
-from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
+from rl_core.algorithm import (
+    Algorithm,
+    AnyAlgorithm,
+    DefaultRecipe,
+    EnvSpec,
+    UpdateSchedule,
+    run_epochs,
+)
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, Schedule, check_argument
 from rl_core.env import VecEnv
@@ -310,7 +317,8 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         """Adapt to the rollout, or after the last one move the meta-parameters."""
         assert isinstance(storage, HasRollouts)  # asked by the trainer
         rollout = storage.rollout()
-        columns, metrics = self.prepare(rollout)
+        columns, prepared = self.prepare(rollout)
+        metrics = dict(prepared)
         kept = task_columns(rollout, columns, self.config.meta_batch_size)
         self.gradients.begin_phase()
         if len(self._kept) < self.config.num_grad_updates:
@@ -320,7 +328,8 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         else:
             rollouts = [*self._kept, kept]
             stacked = {name: torch.stack([one[name] for one in rollouts]) for name in kept}
-            metrics = {**metrics, **self.meta_step(as_batch(stacked))}
+            batch = as_batch(stacked)
+            run_epochs(self, lambda: [batch], lambda one: metrics.update(self.meta_step(one)))
             self.gradients.guard.check()
             if self.actor.normalizes_observations:
                 self.actor.update_normalization(rollout.observation, rollout.valid)
@@ -343,7 +352,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             ) from error
 
     def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
-        """Move the meta-parameters by Eq. (2).
+        """Move the meta-parameters by Eq. (2), once.
 
         Args:
             batch: `(K + 1, M, N, ...)`.
@@ -351,8 +360,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         Returns:
             0-dim metrics by path.
         """
-        for _ in range(self.schedule.num_epochs):
-            self.gradient_step(batch)
+        self.gradient_step(batch)
         return {}
 
     def update_algorithm_parameter(

@@ -391,6 +391,7 @@ def load(
     try:
         agent.restore(checkpoint)
     except CheckpointError as error:
+        agent.close()
         if env is None:
             raise
         raise CheckpointError(

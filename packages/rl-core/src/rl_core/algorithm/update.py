@@ -4,9 +4,10 @@ It prepares the rollout, learns from each batch, hands what gradient steps retur
 (which sets priorities), and updates running statistics of observations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from rl_core.errors import DataError
 from rl_core.storage import AnyStorage, HasRollouts, Storage
 
 if TYPE_CHECKING:
-    from rl_core.algorithm.algorithm import AnyAlgorithm
+    from rl_core.algorithm.algorithm import Algorithm, AnyAlgorithm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,28 +166,46 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     storage.before_gradients()
     step.begin_phase()
     before = algorithm.before_epochs(storage)
-    watch = algorithm.watch
-    starts, finishes = watch.minibatch_start, watch.minibatch_end
-    for epoch in range(schedule.num_epochs):
-        if epoch > 0 and step.stopped:
-            break
-        if watch.epoch_start and _ends(watch.epoch_start, epoch):
-            break
-        batches = storage.generate_batches(num_batches, schedule.minibatch_size)
-        for index, batch in enumerate(batches):
-            if starts and _ends(starts, index):
-                break
-            _learn(algorithm, storage, batch)
-            if finishes and _ends(finishes, index):
-                break
-        if watch.epoch_end and _ends(watch.epoch_end, epoch):
-            break
+    run_epochs(
+        algorithm,
+        lambda: storage.generate_batches(num_batches, schedule.minibatch_size),
+        partial(_learn, algorithm, storage),
+    )
     step.guard.check()  # before anything else changes what is saved as the last good state
     after = algorithm.after_epochs(storage)
     if not is_first:
         _refresh_normalization(algorithm, storage, rollout)
     storage.after_update()
     return {name: float(value) for name, value in {**prepared, **before, **after}.items()}
+
+
+def run_epochs(
+    algorithm: "Algorithm[Any, BatchT]",
+    batches: Callable[[], Iterable[BatchT]],
+    learn: Callable[[BatchT], object],
+) -> None:
+    """Pass over batches as often as an algorithm's schedule says, and call its `UpdateWatch`.
+
+    Args:
+        algorithm: what learns.
+        batches: returns the batches of one pass.
+        learn: takes the gradient step of a batch.
+    """
+    watch, step = algorithm.watch, algorithm.gradients
+    starts, finishes = watch.minibatch_start, watch.minibatch_end
+    for epoch in range(algorithm.schedule.num_epochs):
+        if epoch > 0 and step.stopped:
+            break
+        if watch.epoch_start and _ends(watch.epoch_start, epoch):
+            break
+        for index, batch in enumerate(batches()):
+            if starts and _ends(starts, index):
+                break
+            learn(batch)
+            if finishes and _ends(finishes, index):
+                break
+        if watch.epoch_end and _ends(watch.epoch_end, epoch):
+            break
 
 
 def _refresh_normalization(

@@ -25,6 +25,7 @@ import torch
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rl_core.errors import (
+    CheckpointError,
     ConfigError,
     EnvironmentFaultError,
     MissingExtraError,
@@ -52,7 +53,7 @@ _SILENT = b""
 """A worker's reply to a step without infos or ends."""
 
 _ERRORS: dict[str, type[RLError]] = {
-    error.__name__: error for error in (ConfigError, MissingExtraError, SpaceError)
+    error.__name__: error for error in (CheckpointError, ConfigError, MissingExtraError, SpaceError)
 }
 """Errors of ours that keep their class on their way from a worker."""
 

@@ -177,7 +177,7 @@ def _name_beside(path: Path, what: str) -> Path:
 def _moved_away(path: Path) -> Iterator[None]:
     """Make room for a new checkpoint; the old one is removed after it, or comes back if it fails.
 
-    A process that is killed meanwhile leaves the old one under a name that nothing removes.
+    A process that is killed between the renames leaves the old one under a name that nothing lists.
     """
     if not os.path.lexists(path):
         yield
@@ -189,7 +189,7 @@ def _moved_away(path: Path) -> Iterator[None]:
     except BaseException:
         os.rename(away, path)
         raise
-    remove_tree(away)
+    remove_checkpoints([away])
 
 
 @functools.cache  # reading them takes as long as writing a small checkpoint

@@ -33,7 +33,8 @@ class TrainerConfig(Config):
             about 10 if they hold a replay buffer, at least 5,000 transitions apart; ``"end"``
             writes only the last one. A run that is killed loses what came after its newest
             checkpoint.
-        keep_checkpoints: number of checkpoints that stay on disk.
+        keep_checkpoints: number of the newest checkpoints that stay on disk, besides the one that
+            a resumed run went on from.
         checkpoint_replay: save the replay buffer in checkpoints. Without it they are small, but a
             resumed run first collects ``update_after`` transitions again before it learns.
         compile: compile the gradient step; ``"auto"`` compiles if the run is long enough to save

@@ -111,7 +111,15 @@ class Evaluator:
         if given is None:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open is None:
-            self._open = self._check(given() if callable(given) and not is_built(given) else given)
+            if is_built(given) or not callable(given):
+                self._open = self._check(given)
+                return self._open
+            envs = given()
+            try:
+                self._open = self._check(envs)
+            except BaseException:
+                envs.close()
+                raise
         return self._open
 
     def _check(self, test_envs: AnyEnv) -> VecEnv:

@@ -1,8 +1,8 @@
 """The loop of one training session: collect, update, evaluate, log and save a checkpoint."""
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ class TrainingResult:
 
     Attributes:
         total_steps: environment transitions in all, earlier sessions included.
+        total_episodes: finished episodes in all.
         total_updates: updates in all.
         session_steps: transitions of this session.
         wall_seconds: time spent in this session, compilation included.
@@ -37,6 +38,7 @@ class TrainingResult:
     """
 
     total_steps: int
+    total_episodes: int
     total_updates: int
     session_steps: int
     wall_seconds: float
@@ -49,6 +51,7 @@ class TrainingResult:
         evaluation = self.evaluation
         return {
             "total_steps": self.total_steps,
+            "total_episodes": self.total_episodes,
             "total_updates": self.total_updates,
             "session_steps": self.session_steps,
             "wall_seconds": self.wall_seconds,
@@ -156,7 +159,7 @@ class Loop:
         except _StoppedError:
             return
         except (NonFiniteError, EnvironmentFaultError, DataError) as error:
-            raise type(error)(f"{error}{self._save_after(error)}") from error
+            raise type(error)(f"{error}; {self._save_after(error)}".removesuffix("; ")) from error
 
     def _iterate(self) -> None:
         """Collect, update, evaluate, log and save a checkpoint, in this order.
@@ -238,10 +241,8 @@ class Loop:
             self._storage.after_update()  # a rollout that is not learned from makes room
         else:
             self.is_updating = True
-            try:
-                state.means.add(self._algorithm.update(self._storage))
-            finally:
-                self.is_updating = False
+            state.means.add(self._algorithm.update(self._storage))
+            self.is_updating = False
             state.updates += 1
         state.iteration.has_learned = True
         if not is_skipped:
@@ -301,11 +302,12 @@ class Loop:
     def _log(self, metrics: Mapping[str, float], result: EvaluationResult | None) -> None:
         """Write a line of the log, then show callbacks the evaluation, if there was one, and it."""
         trainer = self._trainer
-        for logger in self._loggers:
-            logger.log(trainer.total_steps, metrics)
-            if trainer.config.log_histograms:
-                for name, values in self._algorithm.named_parameters().items():
-                    logger.histogram(trainer.total_steps, f"parameters/{name}", values)
+        with self._saving_if_it_fails():
+            for logger in self._loggers:
+                logger.log(trainer.total_steps, metrics)
+                if trainer.config.log_histograms:
+                    for name, values in self._algorithm.named_parameters().items():
+                        logger.histogram(trainer.total_steps, f"parameters/{name}", values)
         if result is not None:
             self._is_over = self._call("on_evaluation", result) or self._is_over
         self._is_over = self._call("on_log", metrics) or self._is_over
@@ -316,30 +318,44 @@ class Loop:
         methods = self._methods[name]
         if not methods:  # the common case
             return False
-        results = [method(self._trainer, *arguments) for method in methods]
+        with self._saving_if_it_fails():
+            results = [method(self._trainer, *arguments) for method in methods]
         return any(results)
 
-    def _save_after(self, error: RLError) -> str:
+    @contextmanager
+    def _saving_if_it_fails(self) -> Iterator[None]:
+        """Save what was reached when a callback or a logger fails."""
+        try:
+            yield
+        except Exception as error:
+            if saved := self._save_after(error):
+                error.add_note(f"rl-train: {saved}")
+            raise
+
+    def _save_after(self, error: Exception) -> str:
         """Save what was reached before a failure, and say where it is."""
         trainer, directory = self._trainer, self._directory
         faulty = None
-        if isinstance(error, NonFiniteError):
+        if isinstance(error, NonFiniteError):  # which changed nothing
+            self.is_updating = False
             if directory is None:
-                return "; with a run_dir, the batch would have been saved"
+                return "with a run_dir, the batch would have been saved"
             self._storage.after_update()  # a resumed run begins with a fresh rollout
             self._state.iteration.end()
             faulty = self._algorithm.gradients.guard.faulty
         elif directory is None or trainer.total_steps == 0:
             return ""
+        if self.is_updating or self._activity == "compiling":
+            return "nothing was saved, as a run cannot go on from the middle of an update or a step"
         try:
-            saved = f"; the state before it is in {trainer.save_checkpoint()}"
+            saved = f"the state before it is in {trainer.save_checkpoint()}"
             if faulty is not None:
                 path = directory.save_faulty(
                     trainer.total_steps, faulty, str(error), recipe=trainer.recipe
                 )
-                saved = f"; its batch is in {path}{saved}"
+                saved = f"its batch is in {path}; {saved}"
         except RLError as failure:  # such as environments that cannot be saved any more
-            return f"; the state before it could not be saved: {failure}"
+            return f"the state before it could not be saved: {failure}"
         return saved
 
     def _result(self, seconds: float) -> TrainingResult:
@@ -352,10 +368,11 @@ class Loop:
         session_steps = trainer.total_steps - self._started_steps
         return TrainingResult(
             trainer.total_steps,
+            trainer.collector.total_episodes,
             self._state.updates,
             session_steps,
             seconds,
             session_steps / max(seconds, 1e-9),
             evaluation,
-            self._is_stopping,
+            self._is_stopping and self._budget.reached_before(trainer) < self._budget.target,
         )

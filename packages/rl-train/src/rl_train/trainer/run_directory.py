@@ -27,7 +27,7 @@ from rl_train.checkpoint import (
     set_aside_checkpoint,
     state_digest,
 )
-from rl_train.checkpoint._durable import replace_file
+from rl_train.checkpoint._durable import remove_tree, replace_file
 from rl_train.checkpoint.faulty_steps import save_faulty_step
 from rl_train.loggers import JsonlLogger
 from rl_train.recipe_files import save_recipe
@@ -64,6 +64,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_ours = False
+        self._was_empty = False  # before the first session
         self._resumed_from: Checkpoint | None = None
         self._newest: Path | None = None  # the checkpoint that was written or resumed from last
         self._digest = ""  # of the state in it
@@ -103,6 +104,14 @@ class RunDirectory:
             (self.path / _LOCK).unlink()
         self._lock.release()
         self._lock = None
+
+    def discard(self) -> None:
+        """Make the directory as empty as it was before `open`: no session could begin."""
+        self.close()
+        if self._is_ours and self._was_empty:
+            for entry in self.path.iterdir():
+                remove_tree(entry)
+            self._is_ours = False
 
     def save(
         self,
@@ -233,6 +242,10 @@ class RunDirectory:
         self._digest = _digest(checkpoint.state)
         self._is_ours = True
 
+    def remove_summary(self) -> None:
+        """Remove what an earlier session wrote when it ended: the run goes on."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
     def write_summary(self, summary: Mapping[str, Json]) -> None:
         """Write how the run ended."""
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
@@ -270,8 +283,10 @@ class RunDirectory:
         return ConfigError(f"run directory {self.path} is not writable: {error}")
 
     def _check_ours(self) -> None:
-        is_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
-        if not (is_empty or self._is_ours):
+        if self._is_ours:
+            return
+        self._was_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
+        if not self._was_empty:
             raise ConfigError(
                 f"run directory {self.path} is not empty; choose another, or resume the run"
             )

@@ -225,13 +225,17 @@ class Trainer:
             loggers = (*self._loggers, *self._open_loggers())
             with thread_count(threads), interruption:
                 self._loop = Loop(self, budget, callbacks, loggers)
+                if self.directory is not None:
+                    self.directory.remove_summary()
                 self.num_sessions += 1
                 result = self._loop.run()
             if self.directory is not None:
                 self.directory.write_summary(result.as_dict())
         finally:
             self._loop = None
-            if self.directory is not None:
+            if self.directory is not None and self.num_sessions == 0:
+                self.directory.discard()
+            elif self.directory is not None:
                 self.directory.close()
         return result
 
@@ -240,7 +244,12 @@ class Trainer:
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
         record = [] if self.directory is None else [self.directory.open(self.recipe, logged)]
         others = [spec for spec in self._logger_specs if not (record and spec == RECORD)]
-        return [*record, *open_loggers(others, self.run_dir, logged)]
+        try:
+            return [*record, *open_loggers(others, self.run_dir, logged)]
+        except BaseException:
+            for logger in record:
+                logger.close()
+            raise
 
     def stop(self) -> None:
         """End the session soon, with a checkpoint and a summary.
@@ -358,6 +367,7 @@ class Trainer:
         """Load a state returned by `state_dict`."""
         saved = StateReader(state, "trainer")
         self.state.load_state_dict(saved.tree("run"))
+        self.collector.seed = spawn_seed(self.seed, "envs")
         self.algorithm.load_state_dict(saved.tree("algorithm"))
         self.collector.load_state_dict(saved.tree("collector"))
         load_callback_states(self.callbacks, saved.tree("callbacks"))
