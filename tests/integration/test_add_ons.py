@@ -10,14 +10,16 @@ from gymnasium import spaces
 from torch import Tensor
 
 import rl_train
-from rl_algos_offpolicy import DDPG, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
+from rl_algos_offpolicy import DDPG, DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import A2C, PPO, OnPolicyActor, OnPolicyActorConfig
 from rl_algos_onpolicy.add_ons import AttractionKL, RepulsionKL, ReturnPredictor, RewardPredictor
 from rl_command.main import main
 from rl_core.errors import ConfigError, PluginError
+from rl_core.gradients import masked_mean
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_testing.algorithms import AlgorithmSuite
+from rl_testing.rollouts import make_batch, make_rollout
 from rl_train.builder import build, compose
 from rl_train.builder.description import describe_component
 from rl_train.builder.saved_actors import read_run
@@ -101,6 +103,37 @@ class TestDDPGWithAddOns(AlgorithmSuite):
 def test_returns_are_not_predicted_from_replayed_transitions() -> None:
     with pytest.raises(ConfigError, match=r"ReturnPredictor reads RolloutBatch, .* ReplayBatch"):
         SAC(_off_policy("stochastic"), add_ons=ReturnPredictor())
+
+
+def test_deterministic_policies_are_compared_in_units_of_the_learner() -> None:
+    wide = spaces.Box(-2.0, 2.0, (2,), np.float32)
+    expert = OffPolicyActor(VECTOR, wide, OffPolicyActorConfig(policy="deterministic"))
+    learner = OnPolicyActor(VECTOR, wide, OnPolicyActorConfig(hidden_sizes=(8,)))
+    add_on = AttractionKL([expert], action_std=0.5)
+    algorithm = PPO(learner, add_ons=[add_on])
+    batch = make_batch(algorithm, make_rollout(algorithm, seed=1))
+    distribution, _ = learner.distribution(batch.observation, {})
+    term, _ = add_on.compute_loss_term(batch, distribution, {})
+    theirs, _ = expert.distribution(batch.observation, {})
+    between = expert.to_env_action(theirs.mode()) - distribution.mode()  # torques of both
+    assert expert.to_env_action(theirs.mode()).abs().max() > theirs.mode().abs().max()
+    expected = masked_mean(between.square().sum(-1) / (2.0 * 0.5**2), batch.mask)
+    torch.testing.assert_close(term, expected)
+
+
+def test_greedy_policies_have_no_distance_from_others() -> None:
+    choices = spaces.Discrete(3)
+    greedy = OffPolicyActor(VECTOR, choices, OffPolicyActorConfig(policy="greedy"))
+    with pytest.raises(ConfigError, match=r"no divergence .*; expected a policy of the same kind$"):
+        PPO(_on_policy(choices), add_ons=[AttractionKL([greedy])])
+
+
+def test_an_add_on_that_was_refused_may_be_used_elsewhere() -> None:
+    choices, add_on = spaces.Discrete(3), RewardPredictor((4,))
+    greedy = OffPolicyActor(VECTOR, choices, OffPolicyActorConfig(policy="greedy"))
+    with pytest.raises(ConfigError, match="takes no add-ons"):
+        DQN(greedy, add_ons=[add_on])
+    A2C(_on_policy(), add_ons=[add_on])
 
 
 def test_an_add_on_belongs_to_one_algorithm() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_algos_offpolicy import BC, SAC, BCConfig, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_algos_offpolicy.experts import ExpertPolicy
+from rl_algos_onpolicy import OnPolicyActor
 from rl_core.errors import CheckpointError, ConfigError, DataError, SpaceError
 from rl_core.spaces import Space
 from rl_core.stateful import StateReader
@@ -39,6 +40,11 @@ class Prioritized(ReferenceReplayStorage):
     """A storage that wants errors of values."""
 
     needs_td_errors = True
+
+
+def test_switches_have_no_distances() -> None:
+    with pytest.raises(ConfigError, match=r"loss 'mse' needs real actions, but those of MultiBin"):
+        BC(OnPolicyActor(VECTOR, spaces.MultiBinary(3)), BCConfig(loss="mse"))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ class Echo(ToyActor):
 
     def get_action(self, observation, state, noise, deterministic=False, episode_start=None):  # type: ignore[no-untyped-def]
         output = super().get_action(observation, state, noise, deterministic, episode_start)
-        return type(output)(output.action, observation, None, {"sum": state["sum"] + 1.0})
+        return type(output)(output.action, observation, {"sum": state["sum"] + 1.0})
 
 
 def _memory(learner: BC) -> Tensor:

@@ -14,7 +14,7 @@ from rl_command.main import main
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import RolloutBatch
 from rl_core.compile.function import CompileMode
-from rl_core.errors import CheckpointError, ConfigError, NonFiniteError
+from rl_core.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from rl_core.gradients import FaultyStep
 from rl_core.types import StateDict
 from rl_envs import make_gym_vec
@@ -131,6 +131,19 @@ def test_a_skip_goes_on_and_is_counted(
     (line,) = (json.loads(line) for line in lines)
     assert line["gradients/skipped_steps"] == 1.0
     assert not (tmp_path / "run" / "nonfinite").exists()
+
+
+def test_a_skip_hides_no_other_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainerConfig(compile="off", num_threads=1, on_nonfinite="skip", log_every=1000)
+    trainer = _trainer("dqn", Poison("gamma", update=2, index=0), config, None)
+
+    def refuse_later(*_: object) -> None:
+        if trainer.updates > 2:
+            raise DataError("an error that no priority can have")
+
+    monkeypatch.setattr(trainer.storage, "after_gradients", refuse_later)
+    with pytest.raises(DataError, match="no priority"):
+        trainer.train(80)
 
 
 def test_replayed_batches_and_policy_steps_are_saved_too(tmp_path: Path) -> None:

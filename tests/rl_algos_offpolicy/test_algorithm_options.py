@@ -24,6 +24,7 @@ from rl_algos_offpolicy.actor.config import LEARNERS, PolicyKind
 from rl_algos_offpolicy.config import OffPolicyConfig
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
+from rl_core.config import Constant, Linear, Schedule
 from rl_core.errors import ConfigError
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -81,6 +82,25 @@ def test_the_algorithms_that_are_advised_learn_that_kind_of_policy(kind: PolicyK
             EnvSpec("Scripted-v0", VECTOR, space)
         )
         assert recipe.actor.kwargs["policy"] == kind
+
+
+@pytest.mark.parametrize(
+    ("options", "tau"),
+    [
+        ({}, 0.01),
+        ({"target_update_every": 500}, 1.0),
+        ({"target_update_every": 2, "tau": 0.5}, 0.5),
+    ],
+)
+def test_targets_that_wait_are_copies_unless_told_otherwise(
+    options: dict[str, float], tau: float
+) -> None:
+    assert DQNConfig(**options).tau == tau  # type: ignore[arg-type]  # of several types
+
+
+@pytest.mark.parametrize("weight", [Constant(0.0), Linear(0.0, 0.0), 0.0])
+def test_no_smoothness_may_be_written_as_a_schedule(weight: Schedule | float) -> None:
+    SAC(_actor(spaces.Discrete(2), "stochastic"), SACConfig(temporal_smoothness=weight))
 
 
 def test_what_is_no_actor_is_refused() -> None:

@@ -60,7 +60,7 @@ class Recording(ToyActorCritic):
         self.noises.append(noise.clone())
         output = super().acting_step(observation, state, noise, deterministic, episode_start)
         extras = {"shown": observation[:, -1]}
-        return ActionOutput(output.action, output.env_action, None, output.state, extras)
+        return ActionOutput(output.action, output.env_action, output.state, extras)
 
 
 def _collector(envs: VecEnv, *, remembers: bool = False, seed: int = 0) -> Collector:

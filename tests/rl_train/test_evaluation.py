@@ -85,7 +85,7 @@ def test_exploration_is_that_of_the_algorithm() -> None:
             episode_start: Tensor | None = None,
         ) -> ActionOutput:
             output = self.actor.get_action(observation, state, noise, False, episode_start)
-            return ActionOutput(output.action, torch.zeros_like(output.action), None, state)
+            return ActionOutput(output.action, torch.zeros_like(output.action), state)
 
     envs = make_gym_vec(partial(IdentityEnv, spaces.Discrete(3), 30), 2)
     algorithm = Stubborn(_actor(envs))

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_algos_offpolicy.config import off_policy_recipe
@@ -191,7 +192,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
         if self._expert is None or deterministic or noise is None:
             return super().acting_step(observation, state, noise, deterministic, episode_start)
         env_action = self._expert.act(observation, noise, episode_start)
-        return ActionOutput(self.actor.from_env_action(env_action), env_action, None, state)
+        return ActionOutput(self.actor.from_env_action(env_action), env_action, state)
 
     def explorer(self) -> Callable[..., ActionOutput]:
         """Refuse to evaluate as in training where an expert acts there.
@@ -282,7 +283,7 @@ def _check_policy(actor: Actor, loss: CloningLoss) -> None:
     observation = made_up_observation(actor.observation_space, actor.device)
     with torch.no_grad():
         distribution, _ = actor.distribution(observation, {})
-    is_real = actor.action_spec.dtype.is_floating_point
+    is_real = isinstance(actor.action_space, spaces.Box)
     if loss == "log_prob" and isinstance(distribution, Deterministic):
         raise ConfigError(
             "loss 'log_prob' needs a stochastic policy, and this one is deterministic; "

@@ -191,7 +191,7 @@ class DeterministicAlgorithm(ActorCritic[ConfigT], Generic[ConfigT]):
         action = distribution.mode()
         action = (action + self.hyper["exploration_std"] * noise).clamp(-1.0, 1.0)
         after = self.actor.remember_action(observation, action, state, after, episode_start)
-        return ActionOutput(action, self.actor.to_env_action(action), None, after)
+        return ActionOutput(action, self.actor.to_env_action(action), after)
 
     def explorer(self) -> Callable[..., ActionOutput]:
         """Return `explore`, with increments turned into a process that begins anew."""

@@ -53,7 +53,6 @@ from rl_core.algorithm import (
 )
 from rl_core.batch import ReplayBatch
 from rl_core.config import (
-    Constant,
     Count,
     Piecewise,
     ScheduledFraction,
@@ -84,8 +83,9 @@ class DQNConfig(OffPolicyConfig):
         loss: loss of the errors: Huber's or half the square (h); critics that learn a distribution
             have a loss of their own.
         clip_reward: bound of scaled rewards in both directions; None disables it.
-        tau: Polyak coefficient of the target critics; 1 copies the critics.
         target_update_every: gradient steps between updates of the target critics.
+        tau: Polyak coefficient of these updates, where 1 copies the critics; None takes 0.01 where
+            they come with every gradient step, and 1 where they do not.
     """
 
     learning_rate: ScheduledNonNegative = 1e-3
@@ -93,10 +93,16 @@ class DQNConfig(OffPolicyConfig):
     double: bool = True
     loss: ErrorLoss = "huber"
     clip_reward: ScheduledPositive | None = None
-    tau: ScheduledFraction = 0.01
     target_update_every: Count = 1
+    tau: ScheduledFraction | None = None
     max_grad_norm: ScheduledPositive | None = 10.0
     minibatch_size: Count = 128
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        if self.tau is None:
+            tau = 0.01 if self.target_update_every == 1 else 1.0
+            object.__setattr__(self, "tau", tau)
 
 
 class DQN(Algorithm[DQNConfig, ReplayBatch]):
@@ -179,14 +185,13 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         """Be greedy with noisy weights, or take a random action with probability ε."""
         if self.actor.config.noisy:
             action = self.actor.critics(observation, noise=noise)[0].argmax(-1)
-            return ActionOutput(action, self.actor.to_env_action(action), None, state)
+            return ActionOutput(action, self.actor.to_env_action(action), state)
         whether, which = noise.unbind(-1)
         values, after = self.actor.greedy_values(observation, state, episode_start)
         greedy = values.argmax(-1)
-        # A draw near 1 may round up to the number of actions.
-        random = (which * self.actor.num_actions).long().clamp(max=self.actor.num_actions - 1)
+        random = (which * self.actor.num_actions).long()
         action = torch.where(whether < self.hyper["epsilon"], random, greedy)
-        return ActionOutput(action, self.actor.to_env_action(action), None, after)
+        return ActionOutput(action, self.actor.to_env_action(action), after)
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
         """Draw the noise of the three networks of (2) and (3), where they are noisy."""
@@ -304,7 +309,7 @@ def _resolved(actor: Actor, config: DQNConfig) -> DQNConfig:
         )
     if not critics.noisy:
         return replace(config, epsilon=USUAL_EPSILON) if config.epsilon is None else config
-    if config.epsilon not in (None, 0.0, Constant(0.0)):
+    if config.epsilon not in (None, 0.0):
         raise ConfigError(
             f"epsilon={config.epsilon} contradicts actor.noisy: noisy critics explore by "
             "themselves; leave epsilon out"

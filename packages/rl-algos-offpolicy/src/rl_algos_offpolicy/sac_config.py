@@ -102,7 +102,7 @@ def check_actor(actor: OffPolicyActor, config: SACConfig, *, is_smoothed: bool) 
             "actions depend on more than the observation; leave them at 0"
         )
     is_smooth = isinstance(actor.observation_space, spaces.Box) and not actor.is_discrete
-    if not is_smooth and (config.temporal_smoothness or config.spatial_smoothness):
+    if not is_smooth and is_smoothed:
         raise ConfigError(
             "temporal_smoothness and spatial_smoothness compare real actions at observations "
             "nearby; leave them at 0 for discrete actions and for observations that are no Box"

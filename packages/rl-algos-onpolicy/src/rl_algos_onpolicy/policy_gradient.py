@@ -1,40 +1,50 @@
-"""What VPG and A2C share: the policy gradient, and an optimiser each for policy and value."""
+r"""What VPG and A2C share: the policy gradient, and an optimiser each for policy and value.
 
-from dataclasses import replace
-from typing import ClassVar, Protocol, TypeVar
+(1) $L^{\pi} = -\mathbb{E}_t[\log \pi_\theta(a_t|s_t) A_t] - c\,\mathbb{E}_t[H_t]$
+
+(2) $L^{V} = \mathbb{E}_t[(V_\phi(s_t) - V^{target}_t)^2]$
+
+$H_t$ is the policy's entropy, or its softplus. With entropy as a reward, $r_t + c H_t$ takes the
+place of $r_t$ and (1) has no second term.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
+from rl_algos_onpolicy.advantages import advantage_columns
+from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig
+from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import Algorithm, Scheduled
-from rl_core.batch import RolloutBatch
+from rl_core.batch import Rollout, RolloutBatch
+from rl_core.config import ScheduledNonNegative
 from rl_core.errors import ConfigError
-from rl_core.gradients import OptimizerConfig, ParameterGroup, masked_mean
+from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
 
 _RATES = ("policy_learning_rate", "value_learning_rate")
 
 
-class PolicyGradientOptions(Protocol):
-    """The options of a config that say how policy and value function are moved."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyGradientConfig(OnPolicyConfig):
+    """Options of `PolicyGradient`, besides those of `OnPolicyConfig`.
 
-    @property
-    def policy_learning_rate(self) -> Scheduled:
-        """Of the policy's optimiser."""
+    ``entropy_coef`` is c of Eq. (1).
 
-    @property
-    def value_learning_rate(self) -> Scheduled | None:
-        """Of the value function's optimiser; None learns none."""
+    Attributes:
+        policy_learning_rate: learning rate of the policy.
+        value_learning_rate: learning rate of the value function; None learns no value function:
+            advantages are the returns, and an episode counts no further than the rollout goes.
+    """
 
-    @property
-    def max_grad_norm(self) -> Scheduled | None:
-        """Bound of the joint gradient's norm, or None."""
-
-    @property
-    def optimizer(self) -> OptimizerConfig:
-        """The update rule of both."""
+    policy_learning_rate: ScheduledNonNegative = 1e-3
+    value_learning_rate: ScheduledNonNegative | None = 1e-3
+    gae_lambda: GaeLambda = 1.0
 
 
-OptionsT = TypeVar("OptionsT", bound=PolicyGradientOptions)
+OptionsT = TypeVar("OptionsT", bound=PolicyGradientConfig)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -52,7 +62,8 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
     """Policy and value function with an optimiser each; the policy's moves what they share.
 
     Args:
-        actor: a policy and a state-value function, such as `OnPolicyActor`.
+        actor: a policy and a state-value function, such as `OnPolicyActor`; the value function is
+            left alone where none is learned.
         config: options.
         add_ons: extra terms for the policy loss.
 
@@ -62,6 +73,10 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
     """
 
     takes_add_ons: ClassVar[bool] = True
+
+    @property
+    def _has_value(self) -> bool:
+        return self.config.value_learning_rate is not None
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimiser each."""
@@ -75,7 +90,7 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
             joint_norm=True,
             optimizer=config.optimizer,
         )
-        if config.value_learning_rate is None:
+        if not self._has_value:
             return (policy,)
         value_rate = "value_learning_rate"
         shared, rates = shared_modules(self.actor), [getattr(config, rate) for rate in _RATES]
@@ -91,13 +106,21 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
             policy = replace(policy, learning_rate=value_rate)
         value = ParameterGroup(
             name="value",
-            modules=tuple(f"actor.{name}" for name in self.actor.value_modules),
+            modules=self._value_modules,
             learning_rate=value_rate,
             max_grad_norm=bound,
             joint_norm=True,
             optimizer=config.optimizer,
         )
         return (value, policy)
+
+    def constant_modules(self) -> tuple[str, ...]:
+        """Leave the value function alone where none is learned."""
+        return () if self._has_value else self._value_modules
+
+    @property
+    def _value_modules(self) -> tuple[str, ...]:
+        return tuple(f"actor.{name}" for name in self.actor.value_modules)
 
     def update_algorithm_parameter(
         self, parameter_name: str, new_parameter_value: Scheduled
@@ -107,7 +130,32 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
         Raises:
             ConfigError: as for any algorithm.
         """
-        is_rate = parameter_name in _RATES and self.config.value_learning_rate is not None
+        is_rate = parameter_name in _RATES and self._has_value
         names = _RATES if is_rate and shared_modules(self.actor) else (parameter_name,)
         for name in names:
             super().update_algorithm_parameter(name, new_parameter_value)
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Estimate advantages and value targets."""
+        return advantage_columns(
+            self.actor, rollout, self.config, self.hyper, has_value=self._has_value
+        )
+
+    def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
+        """Eq. (1) for the policy's parameters plus Eq. (2) for the value function's."""
+        mask = batch.mask
+        now = self.actor.evaluate_actions(
+            batch.observation, batch.action, batch.state, batch.episode_start
+        )
+        policy_term = policy_gradient_loss(now.log_prob, batch.advantage, mask)  # Eq. (1)
+        entropy_term, entropy = entropy_loss(
+            self.config, self.hyper["entropy_coef"], now.distribution, mask
+        )
+        metrics = {"loss/policy": policy_term, "policy/entropy": entropy}
+        total = policy_term
+        if self._has_value:
+            assert now.value is not None
+            value_term = masked_mean((now.value - batch.value_target).square(), mask)  # Eq. (2)
+            total, metrics["loss/value"] = total + value_term, value_term
+        added, more = self.add_on_terms(batch, now.distribution, metrics)
+        return LossOutput(total + added + entropy_term, {**metrics, **more})

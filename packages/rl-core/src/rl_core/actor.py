@@ -26,14 +26,12 @@ class ActionOutput:
     Attributes:
         action: shape `(N, ...)`, in the actor's own space; this is what storages keep.
         env_action: shape `(N, ...)`, clipped or scaled to what the environment takes.
-        log_prob: shape `(N,)`, or None when it was not asked for.
         state: recurrent state after the step, each `(N, S)`.
         extras: what an algorithm adds, each `(N, ...)`; stored by the schema it declares.
     """
 
     action: Tensor
     env_action: Tensor
-    log_prob: Tensor | None
     state: State
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -254,7 +252,7 @@ class Actor(nn.Module, ABC):
         if torch.is_grad_enabled():  # a caller without no_grad wants an action, not its history
             action = action.detach()
         after = self.remember_action(observation, action, state, after, episode_start)
-        return ActionOutput(action, self.to_env_action(action), None, after)
+        return ActionOutput(action, self.to_env_action(action), after)
 
     def remember_action(
         self,
@@ -341,7 +339,7 @@ class CompiledActing:
                 self._look()
             result = self.function(None, observation, noise)
             if result is not None:
-                return ActionOutput(result["action"], result["env_action"], None, state)
+                return ActionOutput(result["action"], result["env_action"], state)
         return self._explore(observation, state, noise, episode_start)
 
     def _look(self) -> None:

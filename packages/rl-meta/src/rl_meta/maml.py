@@ -406,7 +406,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         episode_start: Tensor | None = None,
     ) -> ActionOutput:
         """Sample each row's action from the adapted policy of its task."""
-        return ActionOutput(*self.act(self.adapted, observation, noise), None, state)
+        return ActionOutput(*self.act(self.adapted, observation, noise), state)
 
     def act(
         self, adapted: Parameters, observation: Observation, noise: Tensor | None

@@ -54,7 +54,7 @@ class OtherPolicies(PolicyLossAddOn):
             copied. They do not learn, and are kept in checkpoints.
         weights: w, above 0, brought to a sum of 1; None weighs all alike.
         loss_weight: c, at least 0.
-        action_std: σ, above 0, for deterministic policies.
+        action_std: σ, above 0, for deterministic policies, in units of the learner's actions.
         load_actor: reads the actor of a run; `make` and the command line give it. Only directories
             need it.
 
@@ -68,6 +68,7 @@ class OtherPolicies(PolicyLossAddOn):
 
     metric: ClassVar[str]
     shares: Tensor
+    _learner: tuple[Actor]
 
     @checked_arguments("")
     def __init__(
@@ -104,15 +105,21 @@ class OtherPolicies(PolicyLossAddOn):
         )
         given = torch.tensor(self.weights or [1.0] * len(self.policies), device=device)
         self.register_buffer("shares", given / given.sum(), persistent=False)
+        self._learner = (actor,)  # in a tuple, as it is no submodule of this one
         learned = _family(actor, device)
+        has_distances = actor.action_spec.dtype.is_floating_point
         for index, other in enumerate(self.others):
             assert isinstance(other, Actor)
             family = _family(other, device)
-            if family is not learned and Deterministic not in (family, learned):
+            is_deterministic = Deterministic in (family, learned)
+            if (is_deterministic and not has_distances) or (
+                family is not learned and not is_deterministic
+            ):
+                other_kind = ", or a deterministic one" if has_distances else ""
                 raise ConfigError(
                     f"policies[{index}] chooses by a {family.__name__}, but the learning policy by "
                     f"a {learned.__name__}, and there is no divergence between the two; expected "
-                    "a policy of the same kind, or a deterministic one"
+                    f"a policy of the same kind{other_kind}"
                 )
 
     def compute_loss_term(
@@ -126,6 +133,9 @@ class OtherPolicies(PolicyLossAddOn):
         for other in self.others:
             assert isinstance(other, Actor)
             theirs, _ = other.distribution(batch.observation, {})
+            if Deterministic in (type(theirs), type(distribution)):
+                (learner,) = self._learner  # whose actions may have other units
+                theirs = Deterministic(learner.from_env_action(other.to_env_action(theirs.mode())))
             divergences.append(policy_divergence(theirs, distribution, self.action_std))
         term = self.loss_weight * self.combine(divergences, batch.mask)
         return term, {self.metric: term}
@@ -184,7 +194,7 @@ class AttractionKL(OtherPolicies):
             copied. They do not learn, and are kept in checkpoints.
         weights: w, above 0, brought to a sum of 1; None weighs all alike.
         loss_weight: c, at least 0.
-        action_std: σ, above 0, for deterministic policies.
+        action_std: σ, above 0, for deterministic policies, in units of the learner's actions.
         load_actor: reads the actor of a run; `make` and the command line give it. Only directories
             need it.
 
@@ -211,7 +221,7 @@ class RepulsionKL(OtherPolicies):
         loss_weight: c, at least 0.
         max_divergence: D of Eq. (2), above 0: further away than this nothing pushes, since a
             divergence has no upper bound.
-        action_std: σ, above 0, for deterministic policies.
+        action_std: σ, above 0, for deterministic policies, in units of the learner's actions.
         load_actor: reads the actor of a run; `make` and the command line give it. Only directories
             need it.
 

@@ -96,9 +96,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.config: ConfigT = checked_config(self, config)
         self.actor = actor
         self.device = actor.device
-        self.add_ons = AddOns(add_ons, self.batch_type, actor)
-        if self.add_ons and not self.takes_add_ons:  # or they would be ignored
+        if add_ons and not self.takes_add_ons:  # or they would be ignored
             raise ConfigError(f"{type(self).__name__} takes no add-ons; leave add_ons out")
+        self.add_ons = AddOns(add_ons, self.batch_type, actor)
         self.schedules = Schedules(self.config, self.device)
         self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
@@ -356,7 +356,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.schedules.change(parameter_name, new_parameter_value)
 
     def get_weights(self, acting_only: bool = False) -> Weights:
-        """Return copies of the weights: all modules', or only what a collector needs to act."""
+        """Return copies for workers of the same run.
+
+        Args:
+            acting_only: only the actor, which is all that a collector needs; otherwise the weights
+                of all modules, and what hyper-parameters are at this moment.
+        """
         return Weights.of(self.actor if acting_only else self._modules, self.gradients.count)
 
     def set_weights(self, weights: Weights, acting_only: bool = False) -> bool:
@@ -392,7 +397,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.load_more_state(saved.tree("more"))
 
     def load_modules(self, state: StateDict) -> None:
-        """Take over only what acts of a state returned by `state_dict`, from any kind of device."""
+        """Take over the modules and hyper-parameters of a `state_dict`, from any kind of device."""
         self._modules.load(StateReader(state, "algorithm").reader("modules"))
 
 

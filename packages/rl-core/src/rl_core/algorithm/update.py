@@ -226,5 +226,6 @@ def _learn(algorithm: "AnyAlgorithm", storage: AnyStorage, batch: object) -> Non
     try:
         storage.after_gradients(batch, samples)
     except DataError:
-        if not algorithm.gradients.guard.is_faulty:
+        is_finite = all(value.isfinite().all() for value in samples.values())
+        if is_finite or not algorithm.gradients.guard.is_faulty:
             raise

@@ -391,6 +391,5 @@ def random_step(
         output,
         action=action,
         env_action=actor.to_env_action(action),
-        log_prob=None,
         state=actor.remember_action(observation, action, state, output.state, episode_start),
     )
