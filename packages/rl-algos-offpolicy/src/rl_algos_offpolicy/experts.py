@@ -85,6 +85,7 @@ class ExpertPolicy:
 
         Raises:
             CheckpointError: when there is no such run, or its spaces or actor do not fit.
+            ConfigError: for a directory, where the algorithm was not built by name.
         """
         if self._directory is not None and self._actor is None:
             if self._load_actor is None:

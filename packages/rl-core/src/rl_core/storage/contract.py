@@ -85,8 +85,8 @@ class Storage(StateFields, ABC, Generic[BatchT]):
             minibatch_size: samples in each; None where a rollout is cut by ``num_minibatches``.
 
         Yields:
-            Blocks of shape `(K, N)`: K minibatches of N indices each. Negative entries pad the
-            last minibatch and must get mask 0. A storage whose sampling depends on what the
+            Blocks of shape `(K, N)`: K minibatches of N indices each. Negative entries pad shorter
+            minibatches and must get mask 0. A storage whose sampling depends on what the
             previous minibatch taught yields blocks of one.
         """
 
@@ -300,7 +300,7 @@ class IndexSampler(ABC):
     Attributes:
         rows: what it draws from; set by `attach`.
         generator: draws every random number; on the CPU.
-        needs_td_errors: whether `learn` wants ``info["td_error"]``.
+        needs_td_errors: whether `after_gradients` wants ``info["td_error"]``.
     """
 
     needs_td_errors: ClassVar[bool] = False
