@@ -35,7 +35,7 @@ from rl_meta import (
 from rl_meta.rollouts import as_batch, task_columns
 from rl_storages import RolloutStorage
 from rl_testing.stateful import check_same_state
-from rl_train import Trainer, TrainerConfig, evaluate_policy
+from rl_train import Callback, Trainer, TrainerConfig, evaluate_policy
 from rl_train.builder import compose
 
 STAGES = ("before adaptation", "after step 1", "after step 2")
@@ -676,6 +676,18 @@ def test_the_meta_step_adapts_as_the_tasks_did(way: str, monkeypatch: pytest.Mon
     assert divergences == pytest.approx([0.0, 0.0], abs=1e-8)
     if way != "schedule of the inner loss":
         assert algorithm.hyper["inner_lr"].item() < 0.5
+
+
+def test_a_callback_ends_a_meta_update() -> None:
+    class TwoSteps(Callback):
+        def on_epoch_end(self, trainer: Trainer, epoch: int) -> bool:
+            return epoch == 1
+
+    algorithm = _algorithm(MAMLPPO, num_epochs=5)
+    trainer = _trainer(algorithm)
+    trainer.callbacks = (TwoSteps(),)
+    trainer.train(total_updates=4)
+    assert algorithm.gradients.count == 2 * 2  # of two meta-updates
 
 
 def test_schedules_of_the_inner_algorithm_follow_the_run() -> None:

@@ -14,7 +14,7 @@ from rl_core.batch import Rollout, RolloutBatch
 from rl_core.gradients import LossOutput, Noise
 from rl_core.nn.distributions import Distribution
 from rl_core.stateful import StateReader
-from rl_core.storage import Storage
+from rl_core.storage import HasRollouts, Storage
 from rl_core.types import Observation, State, StateDict
 from rl_testing.actors import OBSERVATION_SPACES
 from rl_testing.algorithms import AlgorithmSuite
@@ -57,6 +57,19 @@ class CountingSteps(ToyActorCritic):
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
         return {"toy/steps": torch.tensor(self.steps)}
+
+
+class LearningByItself(ToyActorCritic):
+    """Takes its gradient steps where no callback sees them."""
+
+    def update(self, storage: Storage[RolloutBatch]) -> dict[str, float]:
+        assert isinstance(storage, HasRollouts)
+        columns, _ = self.prepare(storage.rollout())
+        storage.attach(columns)
+        for batch in storage.generate_batches(1, None):
+            self.gradient_step(batch)
+        storage.after_update()
+        return {}
 
 
 class SavingItsCount(Counting):
@@ -161,6 +174,7 @@ CUTS = "test_its_schedule_cuts_rollouts_in_one_way"
 OWNS = "test_every_parameter_of_the_loss_belongs_to_a_module"
 MASKS = "test_a_row_that_does_not_count_teaches_nothing"
 READS = "test_scheduled_options_are_read_from_hyper"
+WATCH = "test_callbacks_within_updates_are_called"
 HINT = "after a restore; is the field in state_fields / more_state"
 
 
@@ -175,6 +189,7 @@ HINT = "after a restore; is the field in state_fields / more_state"
         (DiscountingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WeighingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (CountingAllRows, MASKS, r"average with masked_mean\(..., batch.mask\)"),
+        (LearningByItself, WATCH, "called nobody at epoch_end, epoch_start, minibatch_end, minib"),
         (CuttingInTwoWays, CUTS, "num_minibatches=2 and minibatch_size=8; let it give just one"),
         (CuttingInNoWay, CUTS, "num_minibatches=None and minibatch_size=None; let it give just"),
     ],

@@ -1,7 +1,7 @@
 """Tests of whole updates, and of what a loss may look at."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import cast
 
 import pytest
@@ -76,6 +76,25 @@ class UpdateTests(AlgorithmCase):
             restored.state_dict(), saved.state_dict(), "the state after an update", restored=True
         )
 
+    def test_callbacks_within_updates_are_called(self) -> None:
+        """A callback sees each pass and each gradient step, and may end them."""
+        algorithm, seen = self._algorithm(), set[str]()
+
+        def listener(event: str) -> Callable[[int], None]:
+            return lambda _: seen.add(event)
+
+        events = {field.name: [listener(field.name)] for field in fields(UpdateWatch)}
+        storage, before = self._filled_storage(1), algorithm.gradients.count
+        algorithm.watch = UpdateWatch(**events)
+        algorithm.update(storage)
+        if algorithm.gradients.count == before:
+            pytest.skip("takes no gradient step in its first update")
+        missing = ", ".join(sorted(events.keys() - seen))
+        assert not missing, (
+            f"update() took gradient steps, but called nobody at {missing}; pass over the batches "
+            "by run_epochs"
+        )
+
     def test_its_schedule_cuts_rollouts_in_one_way(self) -> None:
         """A rollout storage takes the number of minibatches, or their size."""
         algorithm = self._algorithm()
@@ -119,15 +138,19 @@ class UpdateTests(AlgorithmCase):
                 ) from None
 
     def _update(self, algorithm: AnyAlgorithm, seed: int) -> StateValue:
-        storage = self.make_storage(self._algorithm(), seed)
-        if storage is None:
-            pytest.skip("the kit has no storage for it; make_storage() of the suite may make one")
+        storage = self._filled_storage(seed)
 
         def is_second(count: int) -> bool:
             return count == 1
 
         algorithm.watch = UpdateWatch(epoch_end=[is_second], minibatch_end=[is_second])
         return dict(algorithm.update(storage))
+
+    def _filled_storage(self, seed: int) -> AnyStorage:
+        storage = self.make_storage(self._algorithm(), seed)
+        if storage is None:
+            pytest.skip("the kit has no storage for it; make_storage() of the suite may make one")
+        return storage
 
     def _outcome(self, algorithm: AnyAlgorithm) -> StateValue:
         """Return what some gradient steps and an action led to."""
