@@ -115,6 +115,42 @@ def _right_door(algorithm: MAML[Any], policies: Any) -> list[float]:
     return likely
 
 
+def test_advantages_go_on_from_the_final_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[Tensor] = []
+
+    def fit(features: Tensor, returns: Tensor, *_: Any) -> Tensor:
+        fitted.append(returns)
+        weights = torch.tensor([1.0, 0.0, 100.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+        return weights.expand(2, -1)  # V = the observation + the steps since the episode began
+
+    monkeypatch.setattr("rl_meta.maml.fit_baseline", fit)
+    algorithm = _door_opener(gamma=0.5, gae_lambda=0.25, normalize_advantage=False)
+
+    def both(*rows: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor(rows, dtype=dtype).unsqueeze(1).expand(-1, 2)
+
+    flags = torch.bool
+    rollout = Rollout(  # of two tasks with the same rows; the second row is truncated
+        observation=both(1.0, 2.0, 3.0).unsqueeze(-1),
+        next_observation=torch.full((2, 1), 5.0),
+        action=both(0, 0, 0, dtype=torch.int64),
+        reward=both(1.0, 2.0, 4.0),
+        terminated=both(0, 0, 0, dtype=flags),
+        truncated=both(0, 1, 0, dtype=flags),
+        valid=both(1, 1, 1, dtype=flags),
+        episode_start=both(1, 0, 1, dtype=flags),
+        state={},
+        final_index=torch.tensor([[1, 0], [1, 1]]),
+        final_observation=torch.full((2, 1), 8.0),
+    )
+    columns, mean_return = algorithm.estimate(algorithm.unadapted(2), rollout)
+    # V is 1, 3, 3 and that of what follows 3, 10, 6; so the errors are 1.5, 4, 4.
+    for column, expected in (("advantage", [2.0, 4.0, 4.0]), ("value_target", [3.0, 7.0, 7.0])):
+        assert columns[column].T.tolist() == [expected, expected]
+    assert fitted[0].tolist() == [[2.0, 2.0, 4.0]] * 2
+    assert mean_return.item() == 3.5
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_meta_step_makes_adapted_policies_prefer_what_earned_more(kind: type) -> None:
     more = {} if kind is MAMLTRPO else {"outer_lr": 0.05}

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,6 +99,13 @@ def test_each_iteration_explores_by_the_prior_and_then_by_the_posterior() -> Non
     # two rollouts show all six tasks; then prior, posterior, extra, and three gradient steps
     first = [(True, 0), (True, 0)]
     assert seen == [*first, (False, 0), (False, 0), (True, 3), (False, 3), (False, 3), (True, 6)]
+
+
+def test_the_first_rollouts_show_every_train_task() -> None:
+    trainer = _trainer(_pearl())  # six tasks, four of which are visited at once
+    trainer.train(total_updates=2)
+    stored: Any = trainer.storage.state_dict()["stored"]
+    assert stored[:, 0].tolist() == [40, 40, 20, 20, 20, 20]
 
 
 def test_by_default_there_are_as_many_train_tasks_as_fit() -> None:
@@ -226,7 +234,10 @@ def test_the_next_observation_is_part_of_the_context_if_asked_for(use_next: bool
     object.__setattr__(batch, "extras", extras)
     assert torch.equal(algorithm.infer(batch)[0], before) is not use_next
     rollout = _exploration(algorithm.get_exploration_policy())
-    assert algorithm.adapt_policy(algorithm.get_exploration_policy(), [rollout]).belief.any()
+    other = replace(rollout, final_observation=rollout.final_observation + 1.0)
+    policy = algorithm.get_exploration_policy()
+    beliefs = [algorithm.adapt_policy(policy, [one]).belief for one in (rollout, other)]
+    assert torch.equal(*beliefs) is not use_next
 
 
 def _exploration(actor: ContextConditionedActor) -> Any:

@@ -85,6 +85,22 @@ def test_double_dqn_lets_the_online_network_choose() -> None:
     assert algorithm.target(batch, {}).tolist() == [1.0 + 1.0 + 0.25 * 9.0]
 
 
+@pytest.mark.parametrize(("double", "target"), [(False, 2.5), (True, 2.25)])
+def test_two_critics_of_dqn_bootstrap_from_the_smaller(double: bool, target: float) -> None:
+    config = OffPolicyActorConfig(policy="greedy", hidden_sizes=(), num_critics=2)
+    actor = OffPolicyActor(VECTOR, spaces.Discrete(3), config)
+    _linear(actor, torch.zeros(2, 1, 3), torch.tensor([[[1.0, 2.0, 3.0]], [[5.0, 2.5, 1.0]]]))
+    algorithm = DQN(actor, DQNConfig(gamma=0.5, double=double))
+    batch = _batch(torch.tensor([0]))
+    # Of all actions the smaller values are 1, 2 and 1; the first critic, which acts, likes the
+    # third one, for which they are 3 and 1: 2 + 0.25 * 2, or 2 + 0.25 * 1.
+    assert algorithm.target(batch, {}).tolist() == [target]
+    output = algorithm.loss(batch, {})
+    errors = [abs(1.0 - target), abs(5.0 - target)]
+    assert output.loss.item() == pytest.approx(sum(errors) - 2 * 0.5)  # Huber, both above 1
+    assert output.samples["td_error"].tolist() == pytest.approx([sum(errors) / 2.0])
+
+
 def test_dqn_scales_rewards_before_it_clips_them() -> None:
     algorithm = DQN(_q_actor(), DQNConfig(gamma=0.5, reward_scale=3.0, clip_reward=4.0))
     # 3 and 6, which is cut to 4
@@ -94,7 +110,8 @@ def test_dqn_scales_rewards_before_it_clips_them() -> None:
 def test_dqn_explores_with_probability_epsilon() -> None:
     algorithm = DQN(_q_actor(), DQNConfig(epsilon=0.25))
     observation = torch.full((4, 1), 9.0)
-    noise = torch.tensor([[0.2, 0.0], [0.2, 0.5], [0.2, 0.99999999], [0.3, 0.5]])
+    largest = 1.0 - 2.0**-24  # that torch.rand draws
+    noise = torch.tensor([[0.2, 0.0], [0.2, 0.5], [0.2, largest], [0.3, 0.5]])
     output = algorithm.explore(observation, {}, noise)
     assert output.action.tolist() == [0, 1, 2, 0]  # the last is greedy
     assert output.env_action.tolist() == [10, 11, 12, 10]
@@ -257,8 +274,25 @@ def test_sac_subtracts_what_the_action_costs_in_entropy() -> None:
 
 
 def test_a_target_entropy_of_zero_is_honoured() -> None:
-    algorithm = SAC(_twin_actor("stochastic"), SACConfig(target_entropy=0.0))
-    assert algorithm._target_entropy == 0.0
+    config = SACConfig(target_entropy=0.0, initial_temperature=0.3)
+    algorithm = SAC(_twin_actor("stochastic"), config)
+    noise = {"now": torch.zeros(1, 1), "next": torch.zeros(1, 1)}
+    log_prob = -0.5 * math.log(2.0 * math.pi) - math.log(1.0 - A**2)
+    loss = algorithm.loss(_batch(torch.tensor([[0.5]])), noise).metrics["loss/temperature"]
+    assert loss.item() == pytest.approx(-math.log(0.3) * log_prob)
+
+
+def test_the_usual_target_entropy_is_minus_the_number_of_actions() -> None:
+    config = OffPolicyActorConfig(policy="stochastic", hidden_sizes=())
+    actor = OffPolicyActor(VECTOR, spaces.Box(-1.0, 1.0, (3,), np.float32), config)
+    assert actor.policy is not None
+    for parameter in actor.policy.head.parameters():
+        parameter.data.zero_()  # mean 0 and standard deviation 1
+    algorithm = SAC(actor, SACConfig(initial_temperature=0.3))
+    noise = {"now": torch.zeros(1, 3), "next": torch.zeros(1, 3)}
+    loss = algorithm.loss(_batch(torch.zeros(1, 3)), noise).metrics["loss/temperature"]
+    log_prob = -1.5 * math.log(2.0 * math.pi)
+    assert loss.item() == pytest.approx(-math.log(0.3) * (log_prob - 3.0))  # -6.93
 
 
 def test_a_fixed_temperature_stays_exactly_as_it_is() -> None:

@@ -145,6 +145,20 @@ def test_a_row_that_only_resets_hands_nothing_on() -> None:
     assert metrics["value/explained_variance"].item() == pytest.approx(0.75)
 
 
+def test_the_mean_entropy_leaves_rows_that_only_reset_out() -> None:
+    actor = _actor()
+    head = actor.get_submodule("action_head")
+    weight, bias = head.parameters()
+    with torch.no_grad():
+        weight.copy_(torch.tensor([[20.0], [0.0]]))  # logits (20 s, 0)
+        bias.zero_()
+    rollout = _rollout(
+        [[0.0], [1.0], [0.0]], [0.0], [[0.0]] * 3, truncated=[(0, 0)], invalid=[(1, 0)]
+    )
+    _, metrics = _columns(actor, rollout, OnPolicyConfig(), logs_entropy=True)
+    assert metrics["policy/entropy"].item() == pytest.approx(math.log(2.0))
+
+
 def test_targets_belong_to_advantages_that_are_not_standardised() -> None:
     rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
     config = OnPolicyConfig(gamma=0.5, gae_lambda=0.5)

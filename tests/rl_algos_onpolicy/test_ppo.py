@@ -312,6 +312,23 @@ def test_target_kl_holds_the_step_that_is_too_far_back() -> None:
     assert not algorithm.gradients.stopped
 
 
+def test_target_kl_ends_an_update_beyond_one_and_a_half_targets() -> None:
+    # A log-ratio of 0.5 everywhere: exp(0.5) - 1.5 = 0.14872, beside 0.1485 and 0.1488.
+    for target, stops in ((0.0990, True), (0.0992, False)):
+        algorithm = _ppo(PPOConfig(target_kl=target))
+        batch = _batch(algorithm)
+        output = algorithm.compute_loss(replace(batch, log_prob=batch.log_prob - 0.5))
+        assert output.stop is not None
+        assert bool(output.stop) == stops
+
+
+def test_smaller_ratios_are_outside_the_clip_range_too() -> None:
+    algorithm = _ppo(PPOConfig())
+    batch = _batch(algorithm)
+    output = algorithm.compute_loss(replace(batch, log_prob=batch.log_prob + 0.5))  # ratio 0.61
+    assert output.metrics["policy/clip_fraction"].item() == 1.0
+
+
 def test_target_kl_can_be_changed_while_running() -> None:
     algorithm = _ppo(PPOConfig(target_kl=0.01))
     algorithm.update_algorithm_parameter("target_kl", 1.0)
@@ -485,6 +502,20 @@ def test_a_step_beyond_four_targets_ends_the_update() -> None:
     _moved(algorithm, 2.0)
     algorithm.gradient_step(batch)
     assert algorithm.gradients.stopped
+
+
+@pytest.mark.parametrize(("targets", "stops"), [(4.1, True), (3.9, False)])
+def test_the_penalty_s_bound_is_four_targets(targets: float, stops: bool) -> None:
+    algorithm = _ppo(PENALTY)
+    batch = _batch(algorithm)
+    old, _ = copy.deepcopy(algorithm.actor).distribution(batch.observation, {})
+    _moved(algorithm, 0.3)
+    now, _ = algorithm.actor.distribution(batch.observation, {})
+    kl = old.kl_divergence(now)[batch.mask.bool()].mean().item()
+    algorithm.update_algorithm_parameter("kl_target", kl / targets)
+    output = algorithm.compute_loss(batch)
+    assert output.stop is not None
+    assert bool(output.stop) == stops
 
 
 def test_the_penalty_is_state_and_can_be_set() -> None:

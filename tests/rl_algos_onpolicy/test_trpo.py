@@ -1,19 +1,21 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy import TRPO, OnPolicyActor, OnPolicyActorConfig, TRPOConfig
 from rl_core.actor import Actor
 from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
 from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.gradients.trust_region import constrained_step
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.torso import CoreKind
 from rl_core.spaces import Space
@@ -179,6 +181,33 @@ def test_the_curvature_of_fewer_samples_gives_another_step_within_the_region(
     assert steps[3].fraction > 0.0
     assert float(steps[3].kl) <= 0.01
     assert float(steps[3].kl) != float(steps[1].kl)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_the_curvature_is_that_of_every_third_sample(
+    memory: CoreKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def note(objective: Any, start: Any, max_kl: float, **options: Any) -> Any:
+        seen.update(objective=objective, start=start, divergence=options["divergence"])
+        return constrained_step(objective, start, max_kl, **options)
+
+    monkeypatch.setattr("rl_algos_onpolicy.trpo.constrained_step", note)
+    algorithm = _trpo(TRPOConfig(curvature_every=3), memory)
+    batch = make_batch(algorithm, _rollout(algorithm))
+    algorithm.policy_step(batch)
+    at = {name: value.detach() + 0.1 for name, value in seen["start"].items()}
+    rows = [0, 3] if memory == "gru" else [*range(0, len(batch.mask), 3)]
+
+    def pick(column: Tensor) -> Tensor:
+        return column[:, rows] if memory == "gru" else column[rows]
+
+    picked = tree_map_only(Tensor, pick, replace(batch, state={}))
+    picked = replace(picked, state={name: state[rows] for name, state in batch.state.items()})
+    divergence = float(seen["divergence"](at))
+    assert divergence == pytest.approx(float(seen["objective"](at, picked)[1]), rel=1e-6)
+    assert divergence != pytest.approx(float(seen["objective"](at)[1]), rel=1e-3)
 
 
 def test_an_add_ons_term_joins_the_surrogate_and_its_own_parameters_are_learned() -> None:

@@ -80,6 +80,15 @@ def test_runs_that_were_logged_at_other_steps_are_compared_on_straight_lines() -
     assert found.band[1] == pytest.approx((1.0, 2.0))
 
 
+def test_a_long_curve_keeps_its_ends() -> None:
+    steps = tuple(range(1, 402))
+    values = tuple(float(step) for step in steps)
+    curve = over_runs([Curve(steps, values), Curve(steps, values)])
+    assert len(curve.steps) <= 201
+    assert (curve.steps[0], curve.steps[-1]) == (1, 401)
+    assert curve.values[-1] == 401.0
+
+
 def test_runs_of_one_value_each_make_one_point() -> None:
     curve = over_runs([Curve((1966,), (1.0,)), Curve((1962,), (2.0,))])
     assert (curve.steps, curve.values) == ((1962,), (1.5,))

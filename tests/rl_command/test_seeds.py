@@ -168,6 +168,28 @@ def test_seeds_train_side_by_side(rl: Run, group: Path, tiny: tuple[str, ...]) -
     assert [steps_of(group / f"seed-{seed}") for seed in (4, 5)] == [256, 256]
 
 
+def test_a_seed_that_fails_beside_others_fails_the_command(
+    rl: Run, group: Path, tiny: tuple[str, ...]
+) -> None:
+    recipe = group / "seed-4/recipe.toml"
+    recipe.write_text(recipe.read_text().replace("seed = 4\n", "seed = 5\n"))  # which is refused
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=320", "--jobs=2")
+    status, _, err = rl(*words, "--seeds=3..4", f"--run-dir={group}")
+    assert status == 2
+    assert f"rl: to continue: the same command with --run-dir {group}\n" in err
+    assert steps_of(group / "seed-3") == 320
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+def test_a_run_goes_to_the_device_that_is_asked_for(
+    refused: Refused, group: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    more = ["--total-steps=320"] if command == "resume" else []
+    message = refused(command, group / "seed-3", "--device=cuda", *more)
+    assert "torch sees no CUDA device" in message
+
+
 def test_a_group_with_other_options_is_refused(
     refused: Refused, group: Path, trained_run: Path, tiny: tuple[str, ...]
 ) -> None:

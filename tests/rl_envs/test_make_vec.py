@@ -292,6 +292,38 @@ def test_a_failed_worker_may_be_started_again(fault: FaultName) -> None:
             envs.step(zeros)
 
 
+class Drawn(gymnasium.Env[Any, Any]):
+    """Shows a number that each episode draws."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.shown = self.np_random.random(1)
+        return self.shown, {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        return self.shown, 0.0, False, False, {}
+
+
+def test_a_process_that_is_started_again_begins_other_episodes() -> None:
+    def bad() -> gymnasium.Env:
+        return FaultyEnv(Drawn(), "raise_step", at_step=3)
+
+    begun = []
+    for _ in range(2):
+        with ProcessVecEnv([bad], seed=1, max_restarts=1) as envs:
+            first = float(cast("Array", envs.reset())[0, 0])
+            for _ in range(2):
+                envs.step(np.zeros(1, np.int64))
+            with pytest.warns(RuntimeWarning, match="started again"):
+                step = envs.step(np.zeros(1, np.int64))
+            begun.append((first, float(cast("Array", step.observation)[0, 0])))
+    assert begun[0] == begun[1]  # by the seed alone
+    assert begun[0][0] != begun[0][1]
+
+
 class Down(CountingEnv):
     """Fails in its third step, and then so many times when it is built, as files count."""
 

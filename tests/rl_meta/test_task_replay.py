@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -33,8 +34,13 @@ def _storage(**options: int) -> TaskReplayStorage:
     return storage
 
 
-def _collect(storage: TaskReplayStorage, first: float, steps: int = 3) -> None:
-    """Insert steps whose observations count up from ``first`` plus 100 times the environment."""
+def _collect(
+    storage: TaskReplayStorage, first: float, steps: int = 3, terminated: Sequence[int] = ()
+) -> None:
+    """Insert steps whose observations count up from ``first`` plus 100 times the environment.
+
+    Environment 0 is truncated in the second step, and those of ``terminated`` are terminated.
+    """
     for step in range(steps):
         here = (100.0 * torch.arange(NUM_ENVS) + first + step).unsqueeze(1)
         ended = torch.arange(NUM_ENVS) == (0 if step == 1 else -1)
@@ -43,7 +49,7 @@ def _collect(storage: TaskReplayStorage, first: float, steps: int = 3) -> None:
                 observation=here,
                 action=here,
                 reward=here[:, 0],
-                terminated=np.zeros(NUM_ENVS, bool),
+                terminated=np.isin(np.arange(NUM_ENVS), terminated) & (step == 1),
                 truncated=ended.numpy(),
                 valid=~(torch.arange(NUM_ENVS) == (3 if step == 0 else -1)).numpy(),
                 episode_start=np.zeros(NUM_ENVS, bool),
@@ -73,6 +79,18 @@ class TestTaskReplayState(StatefulSuite):
         batches = list(storage.generate_batches(2, 4))
         _collect(storage, 50.0, 2)
         return [columns_of(batch) for batch in batches]
+
+
+def test_a_truncated_step_is_not_terminated() -> None:
+    storage = _storage()
+    _collect(storage, 0.0, terminated=[1])
+    storage.store_rollout(TASKS, is_context=True)
+    ends = set[tuple[float, bool]]()
+    for batch in storage.generate_batches(20, 50):
+        assert isinstance(batch.observation, Tensor)
+        ends |= {*zip(batch.observation[:, 0].tolist(), batch.terminated.tolist(), strict=True)}
+    shown = [0.0, 1.0, 2.0, 100.0, 101.0, 102.0, 200.0, 201.0, 202.0, 301.0, 302.0]
+    assert ends == {(seen, seen == 101.0) for seen in shown}  # 1.0 is truncated
 
 
 def test_transitions_are_kept_by_task_with_their_true_successors() -> None:

@@ -444,6 +444,19 @@ def test_the_warm_up_acts_at_random_and_counts_nothing() -> None:
     assert collector.total_steps == 0
 
 
+def test_training_begins_with_new_episodes_after_the_warm_up() -> None:
+    envs = counting_envs([[9]], [True])
+    actor = RandomActor(envs.single_observation_space, envs.single_action_space)
+    collector = Collector(envs, LateStart(actor), generator=torch.Generator(), seed=3)
+    collector.warm_up(3)
+    storage = _storage(collector, 2)
+    collector.collect(2, storage)
+    rollout = storage.rollout()
+    assert isinstance(rollout.observation, Tensor)
+    assert rollout.observation[:, 0, 2].tolist() == [0.0, 1.0]
+    assert rollout.episode_start[:, 0].tolist() == [True, False]
+
+
 class Restarting(ToyActorCritic):
     """Begins every rollout with new episodes."""
 

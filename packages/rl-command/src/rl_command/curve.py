@@ -68,7 +68,7 @@ def over_runs(curves: Sequence[Curve]) -> Curve:
         return curves[0]
     first, last = max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)
     steps = sorted({step for c in curves for step in c.steps if first <= step <= last} or {last})
-    steps = [*steps[:: -(-len(steps) // _MOST_POINTS)]]
+    steps = sorted({*steps[:: -(-len(steps) // _MOST_POINTS)], steps[-1]})
     samples = [np.array([curve.at(step) for curve in curves]) for step in steps]
     generator = np.random.default_rng(0)
     band = [
