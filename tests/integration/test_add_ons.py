@@ -121,6 +121,16 @@ def test_deterministic_policies_are_compared_in_units_of_the_learner() -> None:
     torch.testing.assert_close(term, expected)
 
 
+def test_two_add_ons_of_a_kind_are_both_logged() -> None:
+    near, far = AttractionKL([_on_policy()]), AttractionKL([_on_policy()], loss_weight=2.0)
+    algorithm = PPO(_on_policy(), add_ons=[near, far])
+    metrics = algorithm.compute_loss(make_batch(algorithm, make_rollout(algorithm, seed=1))).metrics
+    assert {name for name in metrics if "attraction" in name} == {
+        "loss/attraction",
+        "loss/attraction_2",
+    }
+
+
 def test_greedy_policies_have_no_distance_from_others() -> None:
     choices = spaces.Discrete(3)
     greedy = OffPolicyActor(VECTOR, choices, OffPolicyActorConfig(policy="greedy"))

@@ -227,14 +227,24 @@ def _replace_a_parameter(actor: nn.Module) -> None:
     owner.weight = nn.Parameter(owner.weight.detach() + 1.0)
 
 
+def _replace_a_module(actor: nn.Module) -> None:
+    owner = next(m for m in actor.modules() if any(isinstance(p, nn.Linear) for p in m.children()))
+    name, linear = next((n, p) for n, p in owner.named_children() if isinstance(p, nn.Linear))
+    other = nn.Linear(linear.in_features, linear.out_features)
+    setattr(owner, name, other.requires_grad_(False))
+
+
+@pytest.mark.parametrize("replaces", [_replace_a_parameter, _replace_a_module])
 @pytest.mark.parametrize("compile_mode", ["off", "on"])
-def test_replaced_parameters_are_refused_by_learning_and_seen_by_acting(compile_mode: str) -> None:
+def test_replaced_parameters_are_refused_by_learning_and_seen_by_acting(
+    compile_mode: str, replaces: Callable[[nn.Module], None]
+) -> None:
     algorithm = _algorithm("sac", compile_mode=compile_mode)
     observation = torch.linspace(-1.0, 1.0, 6).view(2, 3)
     noise = torch.zeros(2, 1)
     with torch.no_grad():
         algorithm.acting_step(observation, {}, noise)
-        _replace_a_parameter(algorithm.actor)
+        replaces(algorithm.actor)
         action = algorithm.acting_step(observation, {}, noise).action
         expected = algorithm.explore(observation, {}, noise).action
     torch.testing.assert_close(action, expected)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import rl_train
+from rl_core.compile import has_cpp_compiler
 from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError
 from rl_core.types import StateDict
@@ -72,6 +73,26 @@ def test_a_run_stopped_before_its_first_step_is_the_same(tmp_path: Path) -> None
     stopped.train(256, run_dir=tmp_path / "run", callbacks=[Stop()], progress=False)
     resumed = rl_train.load(tmp_path / "run")
     resumed.train(256, progress=False)
+    assert torch.equal(parameters(resumed), parameters(whole))
+
+
+@pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
+def test_a_run_saved_before_its_graphs_are_in_use_is_the_same(tmp_path: Path) -> None:
+    class Save(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            if trainer.updates == 1:  # uncompiled; the next one is compiled
+                trainer.save_checkpoint()
+
+    def make() -> Agent:
+        return rl_train.make(
+            "ppo", "CartPole-v1", seed=1, num_envs=2, num_steps=64, num_epochs=1, compile="on",
+            vectorization="sync", checkpoint_every="end", keep_checkpoints=9,
+        )  # fmt: skip
+
+    whole = make()
+    whole.train(512, run_dir=tmp_path / "run", callbacks=[Save()], progress=False)
+    resumed = resumed_from(tmp_path / "run", 128)
+    resumed.train(512, progress=False)
     assert torch.equal(parameters(resumed), parameters(whole))
 
 

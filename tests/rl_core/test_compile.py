@@ -11,26 +11,30 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from rl_core.actor import ActionOutput, CompiledActing
 from rl_core.compile import has_cpp_compiler, process
 from rl_core.compile.cache import LIBRARY, GraphCache
 from rl_core.compile.compiler import InProcess, check_compiler
 from rl_core.compile.function import CompiledFunction, CompiledFunctions
-from rl_core.compile.library import Compilation, is_supported
+from rl_core.compile.library import Compilation, CompileError, is_supported
 from rl_core.compile.products import has_kernel
 from rl_core.compile.recorder import TraceError
 from rl_core.compile.scalars import compute_scalars_once
 from rl_core.compile.trace import flatten, rebuild, trace
 from rl_core.errors import ConfigError
+from rl_core.types import State
+from rl_testing.toy import ToyActor
 
 BACKEND = Compilation if is_supported() else InProcess
 needs_compiler = pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
@@ -353,7 +357,95 @@ def test_memory_reached_by_two_tensors_and_changed_is_not_compiled() -> None:
         vector.add_(x)
         return [other * 2.0]
 
-    assert trace(apart, [torch.ones(6)]).writes
+    (written,) = trace(apart, [torch.ones(6)]).written
+    assert written is vector
+
+
+def test_memory_that_is_only_read_may_be_reached_by_several_tensors() -> None:
+    bounds, count = torch.tensor([[-1.0, 1.0], [-2.0, 2.0]]), torch.zeros(())
+    low, high = bounds[:, 0], bounds[:, 1]  # which lie between each other
+
+    def function(x: Tensor) -> list[Tensor]:
+        count.add_(1.0)
+        return [x.clone().add_(3.0).clamp(low, high)]
+
+    (written,) = trace(function, [torch.ones(2)]).written
+    assert written is count
+
+    def changing(x: Tensor) -> list[Tensor]:
+        low.view(2).add_(1.0)
+        return [x.clamp(low, high)]
+
+    with pytest.raises(TraceError, match="same memory by two tensors"):
+        trace(changing, [torch.ones(2)])
+
+
+@needs_compiler
+def test_acting_is_told_where_episodes_begin() -> None:
+    def explore(
+        observation: Tensor, state: State, noise: Tensor, episode_start: Tensor | None
+    ) -> ActionOutput:
+        assert episode_start is not None
+        action = torch.where(episode_start, -1.0, observation)
+        return ActionOutput(action, action, state)
+
+    actor = ToyActor(spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(2))
+    acting = CompiledActing(explore, actor)
+    acting.function.mode = "on"
+    for begins in ([True, False], [False, True], [False, False]):
+        flags = torch.tensor(begins)
+        output = acting(torch.ones(2), {}, torch.zeros(2), flags)
+        assert output.action.tolist() == [-1.0 if each else 1.0 for each in begins]
+    assert len(acting.function) == 1
+
+
+@needs_compiler
+def test_captured_tensors_may_lie_apart_in_memory() -> None:
+    stats = torch.arange(12.0).view(6, 2)
+    scale, total = stats[:, 0], torch.zeros(6, 2)[:, 1]
+
+    def function(_: Hashable, x: Tensor) -> Mapping[str, Tensor]:
+        total.add_(x)
+        return {"y": x * scale}
+
+    compiled = _compiled(function)
+    for times in (1.0, 2.0, 3.0):
+        result = compiled(None, torch.ones(6))
+        assert result is not None
+        assert result["y"].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+        assert total.tolist() == [times] * 6
+
+
+def test_axes_of_one_have_no_stride() -> None:
+    wide = torch.ones(2, 4)
+    digests = {trace(lambda x: [x + 1.0], [x]).digest for x in (wide[:1], torch.ones(1, 4))}
+    odd = torch.ones(4).as_strided((1, 4), (8, 1))
+    assert odd.is_contiguous()
+    assert digests == {trace(lambda x: [x + 1.0], [odd]).digest}
+
+
+def test_everybody_who_waits_for_a_failed_compilation_is_told_why() -> None:
+    traced = trace(lambda x: [x.sinh() * 1.25], [torch.ones(3)])
+    compilation = Compilation(traced.digest, traced)
+
+    def fail(seconds: float | None) -> bool:
+        raise CompileError("no room")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilation, "_is_over", fail)
+        with pytest.raises(CompileError, match="no room"):
+            compilation.finish()
+    with pytest.raises(CompileError, match="no room"):
+        compilation.finish()
+
+
+def test_only_what_torch_calls_counts_as_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("shutil.which", lambda name: name if name == "clang++" else None)
+    assert not has_cpp_compiler()
+    monkeypatch.setenv("CXX", "clang++")
+    assert has_cpp_compiler()
 
 
 def test_functions_that_do_the_same_have_one_digest() -> None:
@@ -376,7 +468,7 @@ def test_tracing_does_not_import_the_compiler() -> None:
         "        gradient, = torch.autograd.grad((weight * x).square().sum(), weight)\n"
         "    weight.sub_(gradient)\n"
         "    return [gradient]\n"
-        "assert trace(step, [torch.ones(2)]).writes\n"
+        "assert trace(step, [torch.ones(2)]).written\n"
         "assert weight.tolist() == [1.0, 1.0]\n"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
     )
@@ -884,6 +976,12 @@ def test_trees_are_taken_apart_and_put_together() -> None:
     assert again[0].factor == 2.0
     assert again[0].extras["b"].tolist() == [2.0, 2.0]
     assert again[1][1] is None
+
+
+def test_trees_are_told_apart_by_where_their_tensors_stand() -> None:
+    x = torch.ones(1)
+    trees = [(x, None), (None, x), (x, 1.0), (1.0, x), ({"a": x}, None), (None, {"a": x})]
+    assert len({tuple(flatten(tree)[1]) for tree in trees}) == len(trees)
 
 
 def test_no_warning_is_left_behind() -> None:

@@ -249,6 +249,33 @@ def test_a_rare_target_needs_no_graph_of_its_own(compile_mode: CompileMode) -> N
 
 
 @pytest.mark.parametrize("compile_mode", ["off", "on"])
+def test_a_loss_may_differentiate_and_change_buffers(compile_mode: CompileMode) -> None:
+    if compile_mode == "on" and not has_cpp_compiler():
+        pytest.skip("no C++ compiler")
+    a = Numbers(1.0)
+    a.register_buffer("calls", torch.zeros(()))
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        (slope,) = torch.autograd.grad((a.x**3 * batch).sum(), a.x, create_graph=True)
+        a.get_buffer("calls").add_(1.0)
+        return LossOutput(slope.square().sum(), {"loss/a": slope.sum()})
+
+    step = _step({"a": a}, loss, [_group("a")])
+    step.compiled.mode = compile_mode
+    # The loss is (3 x²)², and its slope 36 x³: 1 - 0.1 * 36 at first, then -2.6 + 63.2736.
+    for expected in (-2.6, 60.6736):
+        step.step(torch.ones(1), {})
+        assert a.x.item() == pytest.approx(expected)
+    assert a.get_buffer("calls").item() == 2.0
+
+
+def test_frozen_is_no_name_of_a_group() -> None:
+    a = Numbers(1.0)
+    with pytest.raises(ConfigError, match="'frozen' is the name of what no group learns"):
+        _step({"a": a}, _linear(a), [replace(_group("a"), name="frozen")])
+
+
+@pytest.mark.parametrize("compile_mode", ["off", "on"])
 def test_a_loss_leaves_out_what_is_not_due(compile_mode: CompileMode) -> None:
     if compile_mode == "on" and not has_cpp_compiler():
         pytest.skip("no C++ compiler")

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError
-from rl_core.gradients import OptimizerConfig
+from rl_core.gradients import OptimizerConfig, OptimizerName
 from rl_core.gradients.optimizers import new_optimizer_state, optimizer_step
 from rl_testing.stateful import check_same_state, copy_state
 
@@ -175,3 +175,9 @@ def test_a_number_that_the_optimiser_does_not_use_is_refused(name: str, field: s
 def test_a_value_of_another_type_is_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"^{field} must be .*, got {value!r}"):
         OptimizerConfig(**{field: value})  # type: ignore[arg-type]  # one field by name
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_does_not_divide_by_zero(name: OptimizerName) -> None:
+    with pytest.raises(ConfigError, match=f"eps=0 divides by zero in {name}"):
+        OptimizerConfig(name=name, eps=0.0)

@@ -9,6 +9,7 @@ import torch
 from rl_core.errors import CheckpointError, ConfigError, DeviceError
 from rl_core.seeding import (
     numpy_generator_state,
+    resumed_seed,
     set_generator_state,
     set_numpy_generator_state,
     spawn_generators,
@@ -181,3 +182,9 @@ def test_a_cuda_generator_continues_where_it_was() -> None:
     with pytest.warns(RuntimeWarning, match="saved on cpu"):
         set_generator_state(generator, torch.Generator().get_state())
     assert not torch.equal(torch.randn(5, generator=generator, device="cuda"), expected)
+
+
+def test_seeds_after_a_resume_are_accepted_by_every_simulator() -> None:
+    seeds = {resumed_seed(1, steps) for steps in range(200)}
+    assert len(seeds) == 200
+    assert all(0 <= seed < 2**31 for seed in seeds)

@@ -337,7 +337,7 @@ class CompiledActing:
         if self._can_compile and self.function.mode != "off":
             if not self._is_looked_at:
                 self._look()
-            result = self.function(None, observation, noise)
+            result = self.function(None, observation, noise, episode_start)
             if result is not None:
                 return ActionOutput(result["action"], result["env_action"], state)
         return self._explore(observation, state, noise, episode_start)
@@ -347,8 +347,10 @@ class CompiledActing:
         if self._watch.look():
             self.function.forget()
 
-    def _act(self, _: None, observation: Observation, noise: Tensor) -> Mapping[str, Tensor]:
-        output = self._explore(observation, {}, noise, None)
+    def _act(
+        self, _: None, observation: Observation, noise: Tensor, episode_start: Tensor | None
+    ) -> Mapping[str, Tensor]:
+        output = self._explore(observation, {}, noise, episode_start)
         return {"action": output.action, "env_action": output.env_action}
 
 

@@ -58,7 +58,7 @@ def spawn_seed(seed: int, name: str, index: int = 0) -> int:
 
 def resumed_seed(seed: int, steps: int) -> int:
     """Derive the seed with which environments go on after a resume at some step."""
-    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
+    return spawn_seed(seed, "resumed", steps)
 
 
 def checked_seed(seed: int) -> int:

@@ -1,8 +1,9 @@
 """Extra terms in the policy loss of any algorithm that has one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import ClassVar, cast
 
 import torch
@@ -216,7 +217,8 @@ class AddOns(nn.ModuleList):
                 continue
             term, more = add_on.compute_loss_term(batch, distribution, info)
             terms.append(term)
-            metrics.update(more)
+            for name, metric in more.items():
+                metrics[_unused(name, metrics)] = metric
         return terms, metrics
 
     def more_state(self) -> StateDict:
@@ -230,6 +232,12 @@ class AddOns(nn.ModuleList):
 
     def _listed(self) -> list[PolicyLossAddOn]:
         return cast("list[PolicyLossAddOn]", list(self))
+
+
+def _unused(name: str, known: Container[str]) -> str:
+    """Number a name from the second of its kind on."""
+    names = (f"{name}_{number}" for number in count(2))
+    return next(each for each in chain([name], names) if each not in known)
 
 
 def _check(add_on: object, batch_type: type) -> None:

@@ -80,8 +80,8 @@ def check_compiler(device: torch.device) -> None:
     """
     if device.type == "cpu" and not has_cpp_compiler() and GraphCache.shared().is_empty():
         raise ConfigError(
-            "compile='on' needs a C++ compiler and finds none; install g++ or clang++ (or name "
-            "one in the environment variable CXX), or use compile='off'"
+            "compile='on' needs a C++ compiler and finds none; install g++ (or name another "
+            "in the environment variable CXX), or use compile='off'"
         )
 
 
@@ -90,7 +90,7 @@ def compilation_error(what: str, error: Exception, device: torch.device) -> Conf
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Torch's first line only names the backend.
     reason = next((line for line in lines if not line.endswith("raised:")), repr(error))
-    mend = "make sure that a C++ compiler (g++ or clang++) works, or "
+    mend = "make sure that the C++ compiler (g++, or what CXX names) works, or "
     if isinstance(error, TraceError):
         mend = "change that, or "
     elif device.type == "cuda":  # which needs none

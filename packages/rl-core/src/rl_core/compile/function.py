@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_core.compile.compiler import InProcess, compilation_error
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
 from rl_core.compile.process import has_cpp_compiler
+from rl_core.compile.recorder import copied, memory_of
 from rl_core.compile.replay import Replay
 from rl_core.compile.trace import TracedGraph, check_same, flatten, rebuild, trace
 from rl_core.stateful import StateReader
@@ -63,7 +64,8 @@ class CompiledFunction:
         is_stopping: asked while something waits; True ends `wait`, but no call, which would run
             uncompiled and differ by rounding from that of a run that was not stopped.
         told: reasons for which it runs uncompiled, of which the user was told already.
-        adopted: digests of the graphs that were adopted. They are part of a run's state, so that a
+        met: digests of the graphs that were met and not adopted yet.
+        adopted: digests of the graphs that were adopted. Both are part of a run's state, so that a
             resumed run computes from its first call on as the interrupted one did.
     """
 
@@ -72,6 +74,7 @@ class CompiledFunction:
         self.waits = True
         self.is_stopping: Callable[[], bool] = _never
         self.told: set[str] = set()
+        self.met: set[str] = set()
         self.adopted: set[str] = set()
         self._function = function
         self._what = what
@@ -82,7 +85,8 @@ class CompiledFunction:
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction":
         """Return one for a copy of the function, which finds what was compiled for this one."""
         made = CompiledFunction(copy.deepcopy(self._function, memo), self._what, self._device)
-        made.mode, made.waits, made.adopted = self.mode, self.waits, set(self.adopted)
+        made.mode, made.waits = self.mode, self.waits
+        made.met, made.adopted = set(self.met), set(self.adopted)
         return made
 
     def __len__(self) -> int:
@@ -121,7 +125,7 @@ class CompiledFunction:
         run = graph.run or self._awaited_run(graph)
         if run is None:
             return None
-        if graph.memory and not graph.memory.isdisjoint([_memory(t) for t in given]):
+        if graph.memory and not graph.memory.isdisjoint([memory_of(t) for t in given]):
             return None
         inputs = given + graph.traced.captured
         if graph.num_checks < 2 and not self._check(graph, run, static, trees, given):
@@ -135,8 +139,8 @@ class CompiledFunction:
 
     def adopt(self) -> None:
         """Use from now on what was met so far: later calls wait for it."""
-        for graph in self._new:
-            self.adopted.add(graph.traced.digest)
+        self.adopted |= self.met
+        self.met.clear()
         self._awaited += self._new
         self._new = []
 
@@ -155,10 +159,10 @@ class CompiledFunction:
         except Exception as error:
             self._fail(error)
             return None
-        memory = frozenset(map(_memory, traced.captured)) if traced.writes else frozenset()
-        graph = _Graph(traced, names, compilation, memory=memory)
+        graph = _Graph(traced, names, compilation, memory=frozenset(map(memory_of, traced.written)))
         self._graphs[key] = graph
         self._new.append(graph)
+        self.met.add(traced.digest)
         return graph
 
     def _trace(
@@ -283,14 +287,20 @@ class CompiledFunctions:
             function.wait()
 
     def state_dict(self) -> StateDict:
-        """Return which graphs are in use."""
-        return {name: " ".join(sorted(each.adopted)) for name, each in self._functions.items()}
+        """Return which graphs are in use, and which will be after the next `adopt`."""
+        return {
+            name: " ".join(sorted(digests))
+            for function, each in self._functions.items()
+            for name, digests in ((function, each.adopted), (f"{function}/met", each.met))
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Use the same graphs, from the first call on."""
         saved = StateReader(state, "algorithm/compiled")
         for name, function in self._functions.items():
             function.adopted = set(saved.text(name).split())
+            met = f"{name}/met"
+            function.met = set(saved.text(met).split()) if met in state else set()
 
 
 _checked: set[str] = set()
@@ -323,7 +333,7 @@ def _check_numbers(graph: _Graph, run: Run, inputs: list[Tensor]) -> None:
 
 def _results(call: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return what a call returns for copies of tensors, and what it makes of the copies."""
-    copies = [tensor.clone() for tensor in inputs]
+    copies = [copied(tensor) for tensor in inputs]  # with strides, which a library relies on
     with torch.no_grad():
         return [*call(*copies), *copies]
 
@@ -359,11 +369,6 @@ def _agree(before: Tensor, expected: Tensor, rounded: Tensor, got: Tensor) -> bo
         for part in (got - expected, expected - before, expected, rounded - expected)
     )
     return bool(off <= _TOLERANCE * moved + 1e-5 * size + 10.0 * sensitive + 1e-6)
-
-
-def _memory(tensor: Tensor) -> int:
-    """Identify the memory that a tensor lies in."""
-    return tensor.untyped_storage().data_ptr()
 
 
 def _never() -> bool:

@@ -66,6 +66,7 @@ class Compilation:
         self._traced = traced
         self._cache = GraphCache.shared()
         self._until: Connection | None = None  # ends when the graph is compiled
+        self._error: CompileError | None = None
         self._lock = threading.Lock()
         if key not in _loaded and key not in self._cache:
             self._start()
@@ -75,9 +76,10 @@ class Compilation:
         """Return the compilation of a graph, the one under way where there is one."""
         key = _key(traced)
         with _lock:
-            if key not in _running:
-                _running[key] = cls(key, traced)
-            return _running[key]
+            made = _running.get(key)
+            if made is None:
+                made = _running[key] = cls(key, traced)
+            return made
 
     def finish(self, seconds: float | None = None) -> Run | None:
         """Wait for the library and load it.
@@ -92,13 +94,16 @@ class Compilation:
             CompileError: when it cannot be compiled.
         """
         with self._lock:
+            if self._error is not None:  # another one that waited was told
+                raise self._error
             if self._key not in _loaded:
                 try:
                     run = self._load() if self._is_over(seconds) else None
                     if run is None:
                         return None
                     _loaded[self._key] = run
-                except CompileError:
+                except CompileError as error:
+                    self._error = error
                     self._cache.discard(self._key)
                     _running.pop(self._key, None)
                     raise

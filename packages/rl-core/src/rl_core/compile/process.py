@@ -68,6 +68,9 @@ class _Compiler:
         self._process.wait()
 
 
+_USUAL_COMPILER = "clang++" if sys.platform == "darwin" else "g++"
+"""What torch calls where the environment variable CXX names nothing."""
+
 _compilers: dict[tuple[str, str], _Compiler] = {}
 
 
@@ -105,9 +108,9 @@ def compile_folder(work: Path, own: str) -> Connection:
 
 
 def has_cpp_compiler() -> bool:
-    """Say whether there is a compiler for the CPU."""
+    """Say whether there is the compiler that torch calls for the CPU."""
     named = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ([named] if named else ["g++", "clang++"]))
+    return shutil.which(named or _USUAL_COMPILER) is not None
 
 
 def _start(own: str, errors: IO[bytes] | None) -> _Compiler:

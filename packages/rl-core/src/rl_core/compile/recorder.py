@@ -1,8 +1,9 @@
 """Writes down the operations of a function as a graph."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _READS_VALUE = "it asks for a tensor's value ({}), which differs from call to call"
+
+
+_pause = threading.local()
 
 
 class TraceError(Exception):
@@ -35,6 +39,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._nodes: dict[int, fx.Node] = {}
         self._copies: dict[int, Tensor] = {}
         self._kept: list[Tensor] = []  # so that no other tensor gets the id of one of them
+        self._inputs: list[Tensor] = []
+        self._written: set[int] = set()  # memory of copies
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -43,15 +49,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     def add_input(self, tensor: Tensor) -> Tensor:
         """Return a copy of an input, for the function to be called with."""
-        copied = _copied(tensor)
-        self._add_placeholder(f"arg{len(self._nodes)}", copied)
-        return copied
+        own = copied(tensor)
+        self._add_placeholder(f"arg{len(self._nodes)}", own)
+        self._inputs.append(own)
+        return own
 
     def finish(self, outputs: Sequence[Tensor]) -> fx.Graph:
         """Return a graph that takes inputs and captured tensors, and returns a list."""
         self._graph.output([self._nodes[id(part)] for part in outputs])
         self._graph.eliminate_dead_code()
         return self._graph
+
+    def written(self) -> list[Tensor]:
+        """Return which of the captured tensors were changed in place; all where inputs were."""
+        if any(memory_of(part) in self._written for part in self._inputs):
+            return self.captured
+        return [part for part in self.captured if memory_of(self._copy(part)) in self._written]
 
     def __torch_dispatch__(
         self,
@@ -62,11 +75,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     ) -> Any:
         """Write an operation down, and run it on copies."""
         kwargs = kwargs or {}
+        if getattr(_pause, "is_on", False):
+            return func(*args, **kwargs)
         _check_operation(func, args)
         nodes = tree_map_only(Tensor, self._node, (args, kwargs))
         node = self._graph.call_function(func, *nodes)
         originals = {id(self._copy(part)): part for part in _tensors((args, kwargs))}
         copied_args, copied_kwargs = tree_map_only(Tensor, self._copy, (args, kwargs))
+        self._written |= _written_memory(func, copied_args, copied_kwargs)
         result = func(*copied_args, **copied_kwargs)
         if isinstance(result, Tensor):
             return self._made(result, originals, node)
@@ -93,7 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     def _node(self, tensor: Tensor) -> fx.Node:
         if id(tensor) not in self._nodes:
             self.captured.append(tensor)
-            self._copies[id(tensor)] = _copied(tensor)
+            self._copies[id(tensor)] = copied(tensor)
             self._add_placeholder(f"captured_{len(self.captured)}", tensor)
         return self._nodes[id(tensor)]
 
@@ -105,6 +121,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         with self._graph.inserting_after(last):  # at the beginning where there is none
             self._last_placeholder = self._nodes[id(tensor)] = self._graph.placeholder(name)
         self._kept.append(tensor)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Run operations within a block for real: what they make comes from outside of a graph."""
+    _pause.is_on = True
+    try:
+        yield
+    finally:
+        _pause.is_on = False
 
 
 class NoValues(TorchFunctionMode):
@@ -129,7 +155,7 @@ def _tensors(tree: object) -> list[Tensor]:
     return [part for part in tree_leaves(tree) if isinstance(part, Tensor)]
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def copied(tensor: Tensor) -> Tensor:
     """Copy a tensor with its strides, also where it holds a number more than once."""
     span = tensor.detach().as_strided((_span(tensor),), (1,))
     return span.clone().as_strided(tensor.shape, tensor.stride(), 0)
@@ -151,19 +177,40 @@ def _check_operation(func: Any, args: tuple[Any, ...]) -> None:
         raise TraceError(f"the shape of a result depends on values ({func})")
 
 
-def check_apart(captured: Sequence[Tensor]) -> None:
-    """Refuse tensors that share memory: compiled code takes each for memory of its own."""
+def check_apart(captured: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+    """Refuse what is changed and shares memory: compiled code takes each tensor for its own."""
+    changed = set(map(id, written))
     spans = sorted(
-        (tensor.data_ptr(), tensor.data_ptr() + _span(tensor) * tensor.element_size())
-        for tensor in captured
-        if tensor.numel()
+        (part.data_ptr(), part.data_ptr() + _span(part) * part.element_size(), id(part) in changed)
+        for part in captured
+        if part.numel()
     )
-    for (_, end), (start, _) in pairwise(spans):
-        if start < end:
+    ends = {False: 0, True: 0}  # of what lies before, apart by whether it is changed
+    for start, end, is_changed in spans:
+        if start < ends[True] or (is_changed and start < ends[False]):
             raise TraceError(
                 "it reads the same memory by two tensors and changes it; reach parameters through "
                 "their modules only"
             )
+        ends[is_changed] = max(ends[is_changed], end)
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Identify the memory that a tensor lies in."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _written_memory(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
+    """Return the memory that an operation changes."""
+    if not func._schema.is_mutable:
+        return set()
+    named = {form.name: part for form, part in zip(func._schema.arguments, args, strict=False)}
+    changed = [
+        {**named, **kwargs}.get(form.name)
+        for form in func._schema.arguments
+        if form.alias_info is not None and form.alias_info.is_write
+    ]
+    return set(map(memory_of, _tensors(changed)))
 
 
 def _span(tensor: Tensor) -> int:

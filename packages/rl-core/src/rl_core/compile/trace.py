@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -51,6 +51,12 @@ class TensorForm:
         dtype = str(tensor.dtype).removeprefix("torch.")
         return cls(tuple(tensor.shape), tensor.stride(), dtype, str(tensor.device))
 
+    @classmethod
+    def of_contiguous(cls, tensor: Tensor) -> "TensorForm":
+        """Describe a contiguous tensor, whose axes of size 1 may have any stride."""
+        stride = torch.empty(tensor.shape, device="meta").stride()
+        return replace(cls.of(tensor), stride=stride)
+
     def empty(self) -> Tensor:
         """Make a tensor of this form."""
         dtype: torch.dtype = getattr(torch, self.dtype)
@@ -69,7 +75,7 @@ class TracedGraph:
         forms: of all that it takes.
         captured: tensors that the function found elsewhere than among its inputs, such as
             parameters: read, and changed, anew in every call.
-        writes: whether it changes any of them in place.
+        written: those of them that it changes in place.
         digest: identifies what is computed, whoever computes it.
     """
 
@@ -77,7 +83,7 @@ class TracedGraph:
     source: str
     forms: tuple[TensorForm, ...]
     captured: list[Tensor]
-    writes: bool
+    written: list[Tensor]
     digest: str
 
 
@@ -100,16 +106,14 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -
             # Outputs are new memory, so that none of them is an input or part of one.
             outputs = [part.clone() for part in function(*given)]
     graph = recorder.finish(outputs)
-    captured = recorder.captured
-    writes = any(_is_mutable(node.target) for node in graph.nodes)
-    if writes:
-        check_apart(captured)
-    forms = tuple(TensorForm.of(tensor) for tensor in (*inputs, *captured))
+    captured, written = recorder.captured, recorder.written()
+    check_apart(captured, written)
+    forms = (*map(TensorForm.of_contiguous, inputs), *map(TensorForm.of, captured))
     source = graph.python_code("self").src
     digest = hashlib.sha256(f"{source}\n{forms}".encode()).hexdigest()
     if digest not in _modules:
         _modules[digest] = fx.GraphModule(torch.nn.Module(), graph)
-    return TracedGraph(_modules[digest], source, forms, captured, writes, digest)
+    return TracedGraph(_modules[digest], source, forms, captured, written, digest)
 
 
 _modules: dict[str, fx.GraphModule] = {}
@@ -140,10 +144,6 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     """Say whether two tensors of one form lie in the same memory, or are equal constants."""
     both_nan = (one != one) & (other != other)
     return one.data_ptr() == other.data_ptr() or bool(((one == other) | both_nan).all())
-
-
-def _is_mutable(target: object) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 @contextmanager
@@ -194,14 +194,14 @@ def _flatten(tree: object, tensors: list[Tensor], rest: list[Hashable]) -> None:
     read = _READERS.get(kind) or _READERS.setdefault(kind, _reader(kind))
     parts = read(tree, rest)
     for part in parts:
-        if type(part) is Tensor:  # the common case, and the cheaper check
-            tensors.append(part)
-        elif part is None:
-            rest.append(None)
-        elif isinstance(part, Tensor):
+        if type(part) is Tensor or isinstance(part, Tensor):  # the first is common, and cheaper
             tensors.append(part)
         else:
-            _flatten(part, tensors, rest)
+            rest.append(len(tensors))  # where it stands among them
+            if part is None:
+                rest.append(None)
+            else:
+                _flatten(part, tensors, rest)
 
 
 _Reader: TypeAlias = Callable[[Any, list[Hashable]], Iterable[object]]

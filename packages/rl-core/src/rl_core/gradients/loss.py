@@ -278,9 +278,10 @@ class ModuleWatch:
             and list(map(_is_training, self._attributes)) == self._modes
         ):
             return False
-        kept = {id(tensor) for tensor in tensors}
-        self.were_replaced |= any(id(parameter) not in kept for parameter in self._parameters)
+        before = self._parameters
         self._note()
+        kept = set(map(id, self._tensors))
+        self.were_replaced |= any(id(parameter) not in kept for parameter in before)
         return True
 
     def _note(self) -> None:
@@ -289,7 +290,8 @@ class ModuleWatch:
         self._modes = list(map(_is_training, self._attributes))
         self._holders: list[dict[str, Any]] = []
         for module in modules:
-            self._holders += [held for held in (module._parameters, module._buffers) if held]
+            parts = module._parameters, module._buffers, module._modules
+            self._holders += [held for held in parts if held]
         self._tensors = list(chain.from_iterable(map(_values, self._holders)))
         self._parameters = [part for part in self._tensors if isinstance(part, nn.Parameter)]
         self._needed = list(map(_needs_gradient, self._parameters))

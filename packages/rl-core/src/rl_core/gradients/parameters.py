@@ -20,6 +20,10 @@ Decay: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
 """How much of an average stays in each step."""
 
 
+_FROZEN = "frozen"
+"""Name of the vector of what no group learns."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig(Config):
     """Which optimiser moves the parameters.
@@ -45,6 +49,14 @@ class OptimizerConfig(Config):
     alpha: Annotated[Decay, Needs("name", "rmsprop")] = 0.99
     momentum: Annotated[Decay, Needs("name", "rmsprop", "sgd")] = 0.0
     weight_decay: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        Config.__post_init__(self)
+        if self.name in ("adam", "adamw") and self.eps == 0.0:
+            raise ConfigError(
+                f"eps=0 divides by zero in {self.name} where a gradient was always 0; take a small "
+                "number such as 1e-8"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,6 +235,8 @@ class ParameterLayout:
         }
         frozen = _take(left, constant)
         for group in groups:
+            if group.name == _FROZEN:
+                raise ConfigError(f"'{_FROZEN}' is the name of what no group learns; take another")
             if group.name in self.vectors:
                 raise ConfigError(f"two parameter groups or targets are called '{group.name}'")
             taken = _take(left, group.modules, learned=True)
@@ -238,7 +252,7 @@ class ParameterLayout:
                 )
         frozen |= left
         if frozen:
-            self.vectors["frozen"] = ParameterVector(frozen)
+            self.vectors[_FROZEN] = ParameterVector(frozen)
         self.sources = {
             target.module: self._find_source(target, [group.name for group in groups])
             for target in targets

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.function import CompiledFunction
+from rl_core.compile.recorder import unrecorded
 from rl_core.compile.trace import rebuild, tensors_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
@@ -243,11 +244,6 @@ class GradientStep(Generic[BatchT]):
 
     def _compiled_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor] | None:
         """Take a step by a graph; None where there is none yet, or none can be."""
-        if self.compiled.mode == "off":
-            return None
-        if not self._metrics.is_prepared(due):
-            with self._loss.moving(due.groups), torch.no_grad():
-                self._metrics.prepare(due, self._loss(batch, noise).metrics)
         return self.compiled(due, batch, noise)
 
     def _due(self) -> Due:
@@ -304,7 +300,9 @@ class GradientStep(Generic[BatchT]):
             all_norms |= {f"gradients/{name}_norm": norm for name, norm in norms.items()}
         self._update.follow(due, counts & ~self._stopped)
         self.guard.note(before & ~counts)
-        self._metrics.prepare(due, whole.metrics)
+        if not self._metrics.is_prepared(due):
+            with unrecorded():
+                self._metrics.prepare(due, whole.metrics)
         self._metrics.of(due).add({**whole.metrics, **all_norms}, counts)
         return whole.samples
 
