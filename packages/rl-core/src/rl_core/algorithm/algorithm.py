@@ -356,12 +356,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.schedules.change(parameter_name, new_parameter_value)
 
     def get_weights(self, acting_only: bool = False) -> Weights:
-        """Return copies for workers of the same run.
-
-        Args:
-            acting_only: only the actor, which is all that a collector needs; otherwise the weights
-                of all modules, and what hyper-parameters are at this moment.
-        """
+        """Return copies for workers: of all modules and hyper-parameters, or only of the actor."""
         return Weights.of(self.actor if acting_only else self._modules, self.gradients.count)
 
     def set_weights(self, weights: Weights, acting_only: bool = False) -> bool:

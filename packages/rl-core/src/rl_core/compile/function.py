@@ -125,7 +125,8 @@ class CompiledFunction:
         run = graph.run or self._awaited_run(graph)
         if run is None:
             return None
-        if graph.memory and not graph.memory.isdisjoint([memory_of(t) for t in given]):
+        memory = graph.memory
+        if memory and not memory.isdisjoint([t.untyped_storage().data_ptr() for t in given]):
             return None
         inputs = given + graph.traced.captured
         if graph.num_checks < 2 and not self._check(graph, run, static, trees, given):

@@ -97,7 +97,8 @@ class GradientStep(Generic[BatchT]):
         self._look()
         due = self._due()
         with _gradients_on():
-            samples = self._compiled_step(due, batch, noise)
+            is_compiled = self.compiled.mode != "off"
+            samples = self.compiled(due, batch, noise) if is_compiled else None
             if samples is None:
                 samples = self._take(due, partial(self._autograd, batch=batch, noise=noise))
             self._end_step()
@@ -241,10 +242,6 @@ class GradientStep(Generic[BatchT]):
             for name in self._groups
             if (frozen := self.vectors[name].frozen)
         }
-
-    def _compiled_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor] | None:
-        """Take a step by a graph; None where there is none yet, or none can be."""
-        return self.compiled(due, batch, noise)
 
     def _due(self) -> Due:
         return self._update.due(self.count + 1)
