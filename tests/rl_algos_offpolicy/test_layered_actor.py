@@ -12,7 +12,7 @@ from torch import nn
 
 from rl_algos_offpolicy import DQN, SAC, TD3, OffPolicyActor, OffPolicyActorConfig
 from rl_core.errors import ConfigError
-from rl_core.nn.init import Start
+from rl_core.nn.init import Initialization
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.nn.torso import feature_size, has_vectors
 from rl_core.spaces import Space
@@ -51,7 +51,7 @@ class TestMemoryOfAHead(ActorSuite):
 @pytest.mark.parametrize("start", ["uniform", "orthogonal"])
 @pytest.mark.parametrize("space", [BOX, spaces.Discrete(3)], ids=["box", "discrete"])
 def test_layers_start_with_biases_by_the_number_of_inputs_or_without(
-    space: Space, start: Start
+    space: Space, start: Initialization
 ) -> None:
     wide = LayerConfig("Linear", {"out_features": 400})
     for config in (
@@ -80,7 +80,7 @@ def test_the_output_of_a_policy_starts_like_all_other_layers(
     config = OffPolicyActorConfig(policy=policy, hidden_sizes=(400,))
     actors: list[Any] = [
         OffPolicyActor(VECTOR, BOX, replace(config, initial_weights=start))
-        for start in get_args(Start)
+        for start in get_args(Initialization)
     ]
     uniform, orthogonal = (actor.policy.head.linear for actor in actors)
     assert 0.045 < uniform.weight.abs().max() <= 0.05  # 400 inputs

@@ -51,7 +51,7 @@ def test_weights_and_biases_start_uniform_by_the_number_of_inputs() -> None:
 
 def test_layers_start_orthogonal_on_request_each_by_itself() -> None:
     torch.manual_seed(0)
-    ensemble = EnsembleMLP(2, 4, (6,), 3, start="orthogonal")
+    ensemble = EnsembleMLP(2, 4, (6,), 3, init="orthogonal")
     first, last = ensemble.weights
     for member in range(2):
         torch.testing.assert_close(first[member].mT @ first[member], 2.0 * torch.eye(4))

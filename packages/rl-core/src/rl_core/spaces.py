@@ -296,6 +296,12 @@ def is_image(space: Space) -> bool:
     return few_channels and unit_or_byte
 
 
+def brightest(image_space: Space) -> float:
+    """Return what the pixels of an image space are divided by, to lie in [0, 1]."""
+    assert isinstance(image_space, spaces.Box)
+    return 255.0 if image_space.dtype == np.uint8 else float(image_space.high.max())
+
+
 def check_same_space(expected: Space, actual: Space, what: str) -> None:
     """Refuse a space other than the one that a part was built for.
 

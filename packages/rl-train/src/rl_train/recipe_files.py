@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import tomli_w
 
-from rl_core.config import MAX_DEPTH, Recipe, Tables, check_layout, check_values
+from rl_core.config import RECIPE_DEPTH, Recipe, Tables, check_layout, check_values
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 from rl_train.checkpoint._durable import replace_file
@@ -190,8 +190,8 @@ def _parse_toml(text: str) -> Tables:
     """
     # The parser's time is quadratic in the dots of a key: a malicious file could take hours.
     for part in re.split(r"[=\[\]{},\n]", _TOML_TEXT.sub('""', text)):
-        if part.count(".") > MAX_DEPTH:
-            raise ConfigError(f"a key has more than {MAX_DEPTH} dots; nest less deeply")
+        if part.count(".") > RECIPE_DEPTH:
+            raise ConfigError(f"a key has more than {RECIPE_DEPTH} dots; nest less deeply")
     return tomllib.loads(text)
 
 

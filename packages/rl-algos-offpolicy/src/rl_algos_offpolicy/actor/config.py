@@ -17,7 +17,7 @@ from rl_core.config import (
 )
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import box_size
-from rl_core.nn.init import Start
+from rl_core.nn.init import Initialization
 from rl_core.nn.layered_head import head_core
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
@@ -86,7 +86,7 @@ class OffPolicyActorConfig(CriticConfig):
     head: tuple[LayerConfig, ...] | None = None
     critic_body: tuple[LayerConfig, ...] | None = None
     critic_head: tuple[LayerConfig, ...] | None = None
-    initial_weights: Start = "uniform"
+    initial_weights: Initialization = "uniform"
     num_critics: Count = 2
     dueling: bool = False
     normalize_observations: bool = False

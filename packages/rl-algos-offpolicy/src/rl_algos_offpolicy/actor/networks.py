@@ -155,7 +155,7 @@ class NetworkBuilder:
         if make is not None:
             return nn.ModuleList(make(width) for _ in range(config.num_critics))
         sizes = config.num_critics, width, config.critic_widths, None
-        return EnsembleMLP(*sizes, activation=config.activation, start=config.initial_weights)
+        return EnsembleMLP(*sizes, activation=config.activation, init=config.initial_weights)
 
     def _critic_head(
         self, width: int, hidden_sizes: tuple[int, ...], out_features: int
@@ -171,7 +171,7 @@ class NetworkBuilder:
             activation=config.activation,
             layer_norm=config.critic_layer_norm,
             dropout=config.critic_dropout,
-            start=config.initial_weights,
+            init=config.initial_weights,
         )
 
     def _own_layers(self, head: tuple[LayerConfig, ...] | None, path: str) -> WidthExtractor | None:

@@ -22,7 +22,7 @@ from rl_core.config.decoding import required_options as required_options
 from rl_core.config.encoding import encode as encode
 from rl_core.config.layout import FORMAT as FORMAT
 from rl_core.config.layout import LENGTHS as LENGTHS
-from rl_core.config.layout import MAX_DEPTH as MAX_DEPTH
+from rl_core.config.layout import RECIPE_DEPTH as RECIPE_DEPTH
 from rl_core.config.layout import Tables as Tables
 from rl_core.config.layout import check_layout as check_layout
 from rl_core.config.layout import check_values as check_values

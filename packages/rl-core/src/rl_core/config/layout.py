@@ -16,7 +16,7 @@ Tables: TypeAlias = dict[str, Json]
 LENGTHS = ("total_steps", "total_episodes", "total_updates")
 """What the length of a run can be counted in, among what was resolved."""
 
-MAX_DEPTH = 8
+RECIPE_DEPTH = 8
 
 COMPONENTS = ("env", "algorithm", "actor", "storage")
 _TABLES = (*COMPONENTS, "trainer", "resolved")
@@ -68,8 +68,8 @@ def check_values(value: object, path: str, depth: int) -> None:
     Raises:
         ConfigError: naming the path.
     """
-    if depth > MAX_DEPTH:
-        raise ConfigError(f"{path} is nested deeper than {MAX_DEPTH} levels; flatten it")
+    if depth > RECIPE_DEPTH:
+        raise ConfigError(f"{path} is nested deeper than {RECIPE_DEPTH} levels; flatten it")
     if isinstance(value, dict):
         for key, item in value.items():
             _check_text(key, path)

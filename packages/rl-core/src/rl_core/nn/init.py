@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias, TypeVar
 import torch
 from torch import nn
 
-Start: TypeAlias = Literal["uniform", "orthogonal"]
+Initialization: TypeAlias = Literal["uniform", "orthogonal"]
 """Initial weights of layers: by `fan_in_uniform_` or by `orthogonal_`."""
 
 LayerT = TypeVar("LayerT", bound=nn.Linear | nn.Conv2d)
@@ -59,15 +59,17 @@ def fan_in_uniform_(module: ModuleT) -> ModuleT:
     return module
 
 
-def ensemble_weights(shape: tuple[int, int, int], start: Start, gain: float) -> nn.Parameter:
+def ensemble_weights(
+    shape: tuple[int, int, int], init: Initialization, gain: float
+) -> nn.Parameter:
     """Draw the weights of several layers of one shape.
 
     Args:
         shape: numbers of layers, outputs and inputs, `(E, q, p)`.
-        start: initialisation of each layer.
+        init: initialisation of each layer.
         gain: factor on orthogonal matrices.
     """
-    if start == "uniform":
+    if init == "uniform":
         return fan_in_uniform(shape, shape[-1])
     weights = torch.empty(shape)
     for weight in weights:
@@ -75,15 +77,15 @@ def ensemble_weights(shape: tuple[int, int, int], start: Start, gain: float) -> 
     return nn.Parameter(weights)
 
 
-def ensemble_biases(shape: tuple[int, int, int], start: Start, fan_in: int) -> nn.Parameter:
+def ensemble_biases(shape: tuple[int, int, int], init: Initialization, fan_in: int) -> nn.Parameter:
     """Draw the biases of several layers of one shape, which are zero beside orthogonal weights.
 
     Args:
         shape: number of layers, 1, and number of outputs, `(E, 1, q)`.
-        start: initialisation of each layer.
+        init: initialisation of each layer.
         fan_in: number of inputs of one output.
     """
-    return fan_in_uniform(shape, fan_in) if start == "uniform" else nn.Parameter(torch.zeros(shape))
+    return fan_in_uniform(shape, fan_in) if init == "uniform" else nn.Parameter(torch.zeros(shape))
 
 
 def fan_in_uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:

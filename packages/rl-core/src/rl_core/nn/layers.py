@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from rl_core.errors import ConfigError, nearest
 from rl_core.nn.images import image_layout
 from rl_core.nn.init import orthogonal_
 from rl_core.nn.torso import ObservationEncoder
-from rl_core.spaces import event_shape, is_image, leaf_spaces
+from rl_core.spaces import brightest, event_shape, is_image, leaf_spaces
 from rl_core.types import Json, Observation
 
 Shape = tuple[int, ...]
@@ -97,10 +96,7 @@ class LayeredEncoder(nn.Module):
         if not isinstance(leaves, Mapping) and is_image(leaves):
             self._layout = image_layout(event_shape(leaves))
             shape: Shape = self._layout.planes_shape
-            is_bytes = leaves.dtype == np.uint8
-            self._scale = (
-                255.0 if is_bytes else float(cast("gymnasium.spaces.Box", leaves).high.max())
-            )
+            self._scale = brightest(leaves)
         else:
             self.encoder = ObservationEncoder(
                 space, normalize=normalize, image_features=image_features

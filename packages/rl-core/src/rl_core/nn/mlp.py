@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from rl_core.compile.trace import is_tracing
 from rl_core.config import Count, checked_arguments
-from rl_core.nn.init import Start, ensemble_biases, ensemble_weights, fan_in_uniform, orthogonal_
+from rl_core.nn.init import (
+    Initialization,
+    ensemble_biases,
+    ensemble_weights,
+    fan_in_uniform,
+    orthogonal_,
+)
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 """The names of the activations."""
@@ -129,7 +135,7 @@ class EnsembleMLP(nn.Module):
             https://arxiv.org/abs/1607.06450).
         dropout: probability that an output of a hidden layer is zeroed before it is normalised; the
             others are scaled up accordingly.
-        start: initialisation of all layers; orthogonal hidden layers have gain √2, final ones 1.
+        init: initialisation of all layers; orthogonal hidden layers have gain √2, final ones 1.
 
     Attributes:
         noise_size: K, random numbers per row and member that decide the dropout; 0 without it.
@@ -150,7 +156,7 @@ class EnsembleMLP(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
-        start: Start = "uniform",
+        init: Initialization = "uniform",
     ) -> None:
         super().__init__()
         widths = [in_features, *hidden_sizes, *(() if out_features is None else (out_features,))]
@@ -161,11 +167,11 @@ class EnsembleMLP(nn.Module):
         layers = list(itertools.pairwise(widths))
         gains = [math.sqrt(2.0)] * len(hidden_sizes) + [1.0] * (len(layers) - len(hidden_sizes))
         self.weights = nn.ParameterList(
-            ensemble_weights((num_members, q, p), start, gain)
+            ensemble_weights((num_members, q, p), init, gain)
             for (p, q), gain in zip(layers, gains, strict=True)
         )
         self.biases = nn.ParameterList(
-            ensemble_biases((num_members, 1, q), start, p) for p, q in layers
+            ensemble_biases((num_members, 1, q), init, p) for p, q in layers
         )
         normalized = hidden_sizes if layer_norm else ()
         self.norm_scales = nn.ParameterList(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import gymnasium
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -16,7 +15,14 @@ from rl_core.nn.cnn import image_network
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentNet
-from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces, named_leaves
+from rl_core.spaces import (
+    ACTION_MASK_KEY,
+    brightest,
+    event_shape,
+    is_image,
+    leaf_spaces,
+    named_leaves,
+)
 from rl_core.types import Observation
 
 CoreKind = Literal["none", "gru", "lstm"]
@@ -331,8 +337,7 @@ def _encoder(space: gymnasium.Space[object], normalize: bool, image_features: in
     shape = event_shape(space)
     if isinstance(space, spaces.Box):
         if is_image(space):
-            brightest = 255.0 if space.dtype == np.uint8 else float(space.high.max())
-            return image_network(shape, image_features, scale=brightest)
+            return image_network(shape, image_features, scale=brightest(space))
         return _VectorEncoder(shape, normalize)
     if isinstance(space, spaces.Discrete):
         return _CategoryEncoder([int(space.n)], [int(space.start)], 0)
