@@ -27,6 +27,9 @@ Result: TypeAlias = Mapping[str, Tensor]
 
 _POLL_SECONDS = 0.1
 
+_THEN = ";"
+"""Stands between the graphs that are in use and those that will be, in a saved state."""
+
 
 @dataclass(slots=True)
 class _Graph:
@@ -290,18 +293,16 @@ class CompiledFunctions:
     def state_dict(self) -> StateDict:
         """Return which graphs are in use, and which will be after the next `adopt`."""
         return {
-            name: " ".join(sorted(digests))
-            for function, each in self._functions.items()
-            for name, digests in ((function, each.adopted), (f"{function}/met", each.met))
+            name: f"{' '.join(sorted(each.adopted))}{_THEN}{' '.join(sorted(each.met))}"
+            for name, each in self._functions.items()
         }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Use the same graphs, from the first call on."""
         saved = StateReader(state, "algorithm/compiled")
         for name, function in self._functions.items():
-            function.adopted = set(saved.text(name).split())
-            met = f"{name}/met"
-            function.met = set(saved.text(met).split()) if met in state else set()
+            adopted, _, met = saved.text(name).partition(_THEN)
+            function.adopted, function.met = set(adopted.split()), set(met.split())
 
 
 _checked: set[str] = set()
