@@ -335,7 +335,14 @@ def test_a_directory_of_seeds_is_not_resumed_as_one_run(
 def test_runs_without_checkpoints(refused: Refused, run_copy: Path) -> None:
     shutil.rmtree(run_copy / "checkpoints")
     for command in ("eval", "resume"):
-        assert "has no checkpoint" in refused(command, run_copy)
+        assert "it ended before its first checkpoint" in refused(command, run_copy)
+
+
+def test_the_best_weights_need_no_other_checkpoints(rl: Run, run_copy: Path) -> None:
+    (run_copy / "checkpoints").rename(run_copy / "best")
+    status, out, err = rl("eval", run_copy, "--best", "--episodes=2")
+    assert status == 0, err
+    assert "2 episodes" in out
 
 
 def test_runs_whose_checkpoints_are_all_damaged(refused: Refused, run_copy: Path) -> None:
