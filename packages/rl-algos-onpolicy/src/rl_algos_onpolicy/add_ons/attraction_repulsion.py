@@ -112,9 +112,7 @@ class OtherPolicies(PolicyLossAddOn):
             assert isinstance(other, Actor)
             family = _family(other, device)
             is_deterministic = Deterministic in (family, learned)
-            if (is_deterministic and not has_distances) or (
-                family is not learned and not is_deterministic
-            ):
+            if not (has_distances if is_deterministic else family is learned):
                 other_kind = ", or a deterministic one" if has_distances else ""
                 raise ConfigError(
                     f"policies[{index}] chooses by a {family.__name__}, but the learning policy by "

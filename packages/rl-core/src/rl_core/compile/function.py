@@ -128,8 +128,7 @@ class CompiledFunction:
         run = graph.run or self._awaited_run(graph)
         if run is None:
             return None
-        memory = graph.memory
-        if memory and not memory.isdisjoint([t.untyped_storage().data_ptr() for t in given]):
+        if graph.memory and not graph.memory.isdisjoint(map(memory_of, given)):
             return None
         inputs = given + graph.traced.captured
         if graph.num_checks < 2 and not self._check(graph, run, static, trees, given):

@@ -1,8 +1,8 @@
 """The loop of one training session: collect, update, evaluate, log and save a checkpoint."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -302,12 +302,15 @@ class Loop:
     def _log(self, metrics: Mapping[str, float], result: EvaluationResult | None) -> None:
         """Write a line of the log, then show callbacks the evaluation, if there was one, and it."""
         trainer = self._trainer
-        with self._saving_if_it_fails():
+        try:
             for logger in self._loggers:
                 logger.log(trainer.total_steps, metrics)
                 if trainer.config.log_histograms:
                     for name, values in self._algorithm.named_parameters().items():
                         logger.histogram(trainer.total_steps, f"parameters/{name}", values)
+        except Exception as error:
+            self._save_and_note(error)
+            raise
         if result is not None:
             self._is_over = self._call("on_evaluation", result) or self._is_over
         self._is_over = self._call("on_log", metrics) or self._is_over
@@ -318,19 +321,17 @@ class Loop:
         methods = self._methods[name]
         if not methods:  # the common case
             return False
-        with self._saving_if_it_fails():
+        try:
             results = [method(self._trainer, *arguments) for method in methods]
+        except Exception as error:
+            self._save_and_note(error)
+            raise
         return any(results)
 
-    @contextmanager
-    def _saving_if_it_fails(self) -> Iterator[None]:
-        """Save what was reached when a callback or a logger fails."""
-        try:
-            yield
-        except Exception as error:
-            if saved := self._save_after(error):
-                error.add_note(f"rl-train: {saved}")
-            raise
+    def _save_and_note(self, error: Exception) -> None:
+        """Save what was reached before a callback or a logger failed, and add a note of it."""
+        if saved := self._save_after(error):
+            error.add_note(f"rl-train: {saved}")
 
     def _save_after(self, error: Exception) -> str:
         """Save what was reached before a failure, and say where it is."""
