@@ -156,6 +156,13 @@ class ReplayRing:
         """Return a mark of what has been inserted so far."""
         return self.places.positions.copy()
 
+    def is_at(self, cursor: Positions) -> bool:
+        """Return whether nothing was inserted since a mark."""
+        places = self.places
+        return bool(
+            (cursor == (places.positions if places.common is None else places.common)).all()
+        )
+
     def changes_since(self, cursor: Positions | None) -> tuple[Positions, Positions]:
         """Return the slots that can no longer be drawn since a mark, and the new ones.
 
@@ -166,7 +173,7 @@ class ReplayRing:
         """
         if cursor is None:
             return _NONE, self.drawable()
-        if (self.places.positions == cursor).all():
+        if self.is_at(cursor):
             return _NONE, _NONE
         slots = np.concatenate([self.slots_since(cursor), self.retired(), self.grown_since(cursor)])
         is_new = (self.flags.take(slots) & self.drawn) > 0

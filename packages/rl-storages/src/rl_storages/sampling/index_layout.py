@@ -73,8 +73,11 @@ class LayoutBySlot(IndexLayout):
 
     def catch_up(self) -> tuple[Positions, Positions]:
         """Process the rows inserted since the last call; see `IndexLayout.catch_up`."""
-        changes = self._ring.changes_since(self._seen)
-        self._seen = self._ring.cursor()
+        ring = self._ring
+        if ring.is_at(self._seen):
+            return _NONE, _NONE
+        changes = ring.changes_since(self._seen)
+        self._seen = ring.cursor()
         return changes
 
     def places(self, slots: Positions) -> Positions:
@@ -87,7 +90,7 @@ class LayoutBySlot(IndexLayout):
 
     def holds(self, slots: Positions) -> Mask:
         """Whether slots may be drawn."""
-        holds: Mask = (self._ring.flags[slots] & self._ring.drawn) > 0
+        holds: Mask = (self._ring.flags.take(slots) & self._ring.drawn) > 0
         return holds
 
 
@@ -128,12 +131,11 @@ class LayoutByTime(IndexLayout):
     def catch_up(self) -> tuple[Positions, Positions]:
         """Process the rows inserted since the last call; see `IndexLayout.catch_up`."""
         ring = self._ring
-        end = ring.cursor()
-        if (end == self._seen).all():
+        if ring.is_at(self._seen):
             return _NONE, _NONE
         slots, flags, is_there = self._rows_since(self._seen)
         grown = ring.grown_since(self._seen)
-        self._seen = end
+        self._seen = ring.cursor()
         is_step = (flags & STEP) > 0
         steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
         rows, envs = ((flags & ring.drawn) > 0).nonzero()

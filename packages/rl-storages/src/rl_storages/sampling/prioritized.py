@@ -233,10 +233,9 @@ class PrioritizedSampler(StateFields, IndexSampler):
         if errors.ndim == 2:
             counts = batch.mask.numpy(force=True) > 0
             errors = np.where(counts, errors, np.float32(0.0))
-        is_usable = errors <= LARGEST_ERROR
-        if not is_usable.all():
+        if not errors.max(initial=0.0) <= LARGEST_ERROR:  # NaN is not
             total = errors.size if counts is None else int(np.count_nonzero(counts))
-            raise _unusable(errors, is_usable, total)
+            raise _unusable(errors, total)
         if counts is not None:
             eta = np.float32(_ETA if self._config.eta is None else self._config.eta)
             mean = errors.sum(0) / np.maximum(counts.sum(0, dtype=np.float32), np.float32(1.0))
@@ -273,8 +272,9 @@ class PrioritizedSampler(StateFields, IndexSampler):
             self._tree.set(self._order.places(new), self._priorities(error))
 
 
-def _unusable(errors: Priorities, is_usable: Mask, total: int) -> DataError:
+def _unusable(errors: Priorities, total: int) -> DataError:
     """Return the error that names samples whose errors cannot be priorities."""
+    is_usable: Mask = errors <= LARGEST_ERROR
     samples = np.flatnonzero(~is_usable.reshape(-1, is_usable.shape[-1]).all(0))
     values = errors[~is_usable]
     some = ", ".join(map(str, samples[:5].tolist())) + (", ..." if len(samples) > 5 else "")

@@ -113,7 +113,7 @@ class SumTree:
         """Return where the running sum of all leaves first exceeds targets below a sum."""
         running = self._running
         # A target below the last sum is exceeded somewhere, and only a positive leaf exceeds it.
-        targets = np.minimum(targets, np.nextafter(high, 0.0))
+        targets = np.minimum(targets, math.nextafter(high, 0.0))
         blocks = running.searchsorted(targets, "right") - 1
         within = torch.from_numpy(self._blocks.take(blocks, 0)).cumsum(1, dtype=torch.float64)
         rest = np.minimum(targets - running.take(blocks), np.nextafter(within.numpy()[:, -1], 0.0))
@@ -131,7 +131,7 @@ class SumTree:
     def _add_up(self) -> None:
         if not self._stale:
             return
-        changed = np.concatenate(self._stale)
+        changed = np.concatenate(self._stale) if len(self._stale) > 1 else self._stale[0]
         if len(changed) >= len(self._sums):
             changed = np.unique(changed)
         self._take_over(changed, self._blocks.take(changed, 0))
