@@ -424,9 +424,14 @@ def test_factors_of_one_are_the_usual_physics(env_id: str) -> None:
         assert not np.allclose(seen[1], expected[0])
 
 
-def test_vectors_of_their_own_take_no_wrappers() -> None:
+@pytest.mark.parametrize(
+    "option",
+    [{"vectorization": "async"}, {"rescale_action": True}, {"check": False}, {"preset": False}],
+    ids=str,
+)
+def test_vectors_of_their_own_take_no_options_of_others(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="steps as one"):
-        make_vec("PointNavigation-v0", 2, vectorization="async")
+        make_vec("PointNavigation-v0", 2, **option)
 
 
 @pytest.fixture(scope="module")

@@ -164,8 +164,12 @@ def make_vec(
         all_wrappers += training_rewards(training_reward_scale, training_reward_clip)
     all_wrappers += wrappers
     if vectors := _registered_vectors(env):
-        if all_wrappers or vectorization not in ("auto", "native"):
-            raise ConfigError(f"{env} steps as one; leave vectorization and wrappers out")
+        is_plain = check and preset and not all_wrappers
+        if not is_plain or vectorization not in ("auto", "native"):
+            raise ConfigError(
+                f"{env} is a vector of its own, which steps as one and checks itself; leave "
+                "vectorization, wrappers, check and preset out"
+            )
         return _build_vectors(vectors, num_envs, seed, env_kwargs or {})
     if vectorization != "envpool":
         maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
