@@ -29,7 +29,6 @@ class IndexLayout(ABC):
         self._ring = ring
         self._seen = ring.cursor()
 
-    @abstractmethod
     def catch_up(self) -> tuple[Positions, Positions]:
         """Process the rows inserted since the last call.
 
@@ -37,6 +36,15 @@ class IndexLayout(ABC):
             The places that became free, and the slots that are new or begin a sequence that has
             grown. A new slot may get a place that just became free.
         """
+        if self._ring.is_at(self._seen):
+            return _NONE, _NONE
+        changes = self._take_in()
+        self._seen = self._ring.cursor()
+        return changes
+
+    @abstractmethod
+    def _take_in(self) -> tuple[Positions, Positions]:
+        """Process the rows inserted since the last call, of which there are some."""
 
     @abstractmethod
     def places(self, slots: Positions) -> Positions:
@@ -71,14 +79,8 @@ class IndexLayout(ABC):
 class LayoutBySlot(IndexLayout):
     """The place of a slot is its number."""
 
-    def catch_up(self) -> tuple[Positions, Positions]:
-        """Process the rows inserted since the last call; see `IndexLayout.catch_up`."""
-        ring = self._ring
-        if ring.is_at(self._seen):
-            return _NONE, _NONE
-        changes = ring.changes_since(self._seen)
-        self._seen = ring.cursor()
-        return changes
+    def _take_in(self) -> tuple[Positions, Positions]:
+        return self._ring.changes_since(self._seen)
 
     def places(self, slots: Positions) -> Positions:
         """Return the slots."""
@@ -128,14 +130,10 @@ class LayoutByTime(IndexLayout):
         """Return how many slots have a place."""
         return int(self._tree.total)
 
-    def catch_up(self) -> tuple[Positions, Positions]:
-        """Process the rows inserted since the last call; see `IndexLayout.catch_up`."""
+    def _take_in(self) -> tuple[Positions, Positions]:
         ring = self._ring
-        if ring.is_at(self._seen):
-            return _NONE, _NONE
         slots, flags, is_there = self._rows_since(self._seen)
         grown = ring.grown_since(self._seen)
-        self._seen = ring.cursor()
         is_step = (flags & STEP) > 0
         steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
         rows, envs = ((flags & ring.drawn) > 0).nonzero()

@@ -131,7 +131,7 @@ class SumTree:
     def _add_up(self) -> None:
         if not self._stale:
             return
-        changed = np.concatenate(self._stale) if len(self._stale) > 1 else self._stale[0]
+        changed = np.concatenate(self._stale)
         if len(changed) >= len(self._sums):
             changed = np.unique(changed)
         self._take_over(changed, self._blocks.take(changed, 0))
