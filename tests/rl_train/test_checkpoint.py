@@ -706,14 +706,15 @@ class Disk:
         for folder in [self.root, *(p for p in self.root.rglob("*") if p.is_dir())]:
             if not folder.exists():
                 continue
-            flushed = self.names.get(folder.stat().st_ino, {})
-            for name, inode in self.listing(folder).items():
-                if name not in flushed and inode in flushed.values():
-                    old = next(n for n, i in flushed.items() if i == inode)
-                    if not keep_renames:
-                        (folder / name).rename(folder / old)
-                elif name not in flushed and not (keep_renames and (folder / name).is_dir()):
+            names = self.names.get(folder.stat().st_ino, {})
+            flushed = {inode: name for name, inode in names.items()}
+            present = self.listing(folder)
+            for name, inode in present.items():
+                if inode not in flushed and not (keep_renames and (folder / name).is_dir()):
                     _durable.remove_tree(folder / name)
+            for name, inode in present.items():
+                if flushed.get(inode, name) != name and not keep_renames:
+                    (folder / name).rename(folder / flushed[inode])
         for file in self.root.rglob("*"):
             if file.is_file():
                 file.write_bytes(self.contents.get(file.stat().st_ino, b""))
@@ -832,6 +833,29 @@ def test_a_save_interrupted_anywhere_loses_nothing(tmp_path: Path) -> None:
             save(folder, 2)
         assert latest(folder).step == 2
     assert cases > 40
+
+
+def test_a_replacement_interrupted_anywhere_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "template").mkdir()
+    save(tmp_path / "template", 1, state={"weights": torch.tensor(1.0)})
+
+    def replace(folder: Path) -> None:
+        save_checkpoint(folder, 1, {"weights": torch.tensor(2.0)}, replaces=True)
+
+    between = 0
+    for folder, completed in interruptions(tmp_path, replace):
+        found = latest(folder)
+        assert not found.skipped
+        weights = float(found.state["weights"])  # type: ignore[arg-type]  # a tensor
+        assert weights == 2.0 if completed else weights in {1.0, 2.0}
+        between += found.path.name != "step-1"
+        clean_temporary(folder)
+        assert latest(folder).path == found.path
+        assert list(folder.iterdir()) == [found.path]
+        replace(folder)
+        clean_temporary(folder)
+        assert [path.name for path in folder.iterdir()] == ["step-1"]
+    assert between > 0
 
 
 def error_of(action: Callable[[], object]) -> str | None:

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ from rl_train.checkpoint._manifest import (
 from rl_train.checkpoint._state_tree import decode_state, encode_state
 from rl_train.checkpoint._tensor_file import read_safetensors, safetensors_chunks
 from rl_train.recipe_files import to_toml
+
+_REPLACED = re.compile(rf"replaced-{STEP_NAME.pattern}-[0-9a-f]{{32}}", re.ASCII)
+"""The name of one whose place a new one takes; it counts while that one is not there."""
 
 _LIBRARIES = ("rl-core", "rl-train", "torch", "numpy", "gymnasium", "safetensors")
 
@@ -177,7 +181,7 @@ def _name_beside(path: Path, what: str) -> Path:
 def _moved_away(path: Path) -> Iterator[None]:
     """Make room for a new checkpoint; the old one is removed after it, or comes back if it fails.
 
-    A process that is killed between the renames leaves the old one under a name that nothing lists.
+    A process that is killed between the renames leaves the old one under the name `_REPLACED`.
     """
     if not os.path.lexists(path):
         yield
@@ -292,8 +296,8 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory, newest last, without verifying them."""
     found: dict[int, Path] = {}
     try:
-        for path in directory.iterdir():
-            match = STEP_NAME.fullmatch(path.name)
+        for path in sorted(directory.iterdir()):  # replaced ones first
+            match = STEP_NAME.fullmatch(path.name) or _REPLACED.fullmatch(path.name)
             if match and path.is_dir():
                 found[int(match[1])] = path
     except FileNotFoundError:
@@ -332,7 +336,9 @@ def clean_temporary(directory: Path) -> list[Path]:
     Returns:
         The removed paths.
     """
-    leftovers = sorted(p for p in directory.glob(".tmp-*") if is_temporary(p))
+    leftovers = sorted(path for path in directory.glob(".tmp-*") if is_temporary(path))
+    replaced = [path for path in directory.glob("replaced-*") if _REPLACED.fullmatch(path.name)]
+    leftovers += set(replaced).difference(list_checkpoints(directory))
     for path in leftovers:
         remove_tree(path)
     return [path for path in leftovers if not os.path.lexists(path)]
