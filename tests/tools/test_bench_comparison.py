@@ -102,7 +102,7 @@ def test_the_interval_of_two_runs_each_is_exact() -> None:
 def test_a_line_compares_means_over_seeds() -> None:
     found = records(ROW, [4.0, 6.0], [3.0, 3.0, 3.0])
     text = comparison_table([ROW], found)
-    line = "| `ppo/E-v0` | SB3 | same | 2 | 3 | 5.0 | 3.0 | +2.0 [+1.0, +3.0] | 1.00 | 0.200 |"
+    line = "| `ppo/E-v0` | SB3 | same | 2 | 3 | 5.0 | 3.0 | +2.0 [+1.0, +3.0] | 1.00 | 0.200 | - |"
     assert line in text
     assert "the same episodes: **1.00** [1.00, 1.00], 1 rows." in text
     assert text.endswith("corrected for the 1 rows (Holm, 5 %): none.")
@@ -111,6 +111,25 @@ def test_a_line_compares_means_over_seeds() -> None:
     text = comparison_table([ROW], found)
     assert "| `ppo/E-v0` | SB3 | own |" in text
     assert "the same episodes: none yet." in text
+
+
+def test_training_is_compared_between_the_steps_that_all_runs_noted() -> None:
+    found = records(ROW, [1.0, 2.0, 3.0], [1.0, 2.0])
+    assert "while learning: none yet." in comparison_table([ROW], found)
+    curves = {
+        ("ours", 0): [[2, 9.0], [4, 1.0], [8, 5.0]],  # 3 on average from 4 to 8
+        ("ours", 1): [[4, 0.0], [8, 0.0], [10, 90.0]],
+        ("ours", 2): [[4, 9.0]],  # no curve
+        ("sb3", 0): [[4, 2.0], [8, 2.0]],
+        ("sb3", 1): [[4, 5.0], [8, 2.0]],  # 3.5
+    }
+    for (system, seed), curve in curves.items():
+        key = ROW.run(system, seed).key
+        found[key] = replace(found[key], curve=np.array(curve, dtype=float))
+    text = comparison_table([ROW], found)
+    # 3 is above 2 and below 3.5, 0 is below both
+    assert "| 0.25 |" in text
+    assert "all rows while learning: **0.25**" in text
 
 
 def test_returns_are_compared_where_rows_are_judged_by_successes() -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.curve import NUM_POINTS
 from bench.learning_curves import (
-    NUM_STEPS,
     PAGES,
     band,
     bands_of,
@@ -59,7 +59,7 @@ def test_seeds_are_interpolated_where_all_of_them_have_points() -> None:
     made = band([rising, falling])
     assert made is not None
     assert made.num_seeds == 2
-    assert np.allclose(made.steps, np.linspace(10.0, 100.0, NUM_STEPS))
+    assert np.allclose(made.steps, np.linspace(10.0, 100.0, NUM_POINTS))
     assert np.allclose(made.mean, 45.0)  # (steps - 10 + 100 - steps) / 2
     distance = np.abs(made.steps - 55.0)
     assert np.allclose(made.low, 45.0 - distance)

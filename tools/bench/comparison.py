@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from bench.curve import at_common_steps
 from bench.markdown import table
 from bench.plan import OURS, PEER, SB3, Key, PlanRow
 from bench.results import Record, records_of
@@ -16,7 +17,7 @@ Scores = npt.NDArray[np.float64]
 CELLS = ("seeds", "peer seeds", "mean", "peer mean", "difference [95 % interval]", "P(better)", "p")
 """Columns of `comparison_cells`."""
 
-_HEADER = ("row", "peer", "episodes", *CELLS)
+_HEADER = ("row", "peer", "episodes", *CELLS, "P(better) while learning")
 _NUM_RESAMPLES = 5000
 _NUM_PERMUTATIONS = 200_000
 """All that there are of ten runs each, so that the test is exact."""
@@ -120,6 +121,7 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
     below: set[str] = set()
     pooled: list[tuple[Scores, Scores]] = []
     paired: list[tuple[Scores, Scores]] = []
+    learning: list[tuple[Scores, Scores]] = []
     for row in rows:
         if row.at_most or not {OURS, PEER} <= set(row.options):
             continue
@@ -129,6 +131,8 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
             continue
         is_paired = all(record.is_comparable for runs in found.values() for record in runs)
         cells, chances[row.label] = comparison_cells(ours, theirs, generator)
+        curves = _training_scores(found[OURS], found[PEER])
+        cells.append("-" if curves is None else f"{probability_of_improvement(*curves):.2f}")
         lines.append([f"`{row.label}`", row.peer, "same" if is_paired else "own", *cells])
         if probability_of_improvement(ours, theirs) < 0.5:
             below.add(row.label)
@@ -136,6 +140,8 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
             pooled.append((ours, theirs))
             if is_paired:
                 paired.append((ours, theirs))
+            if curves is not None:
+                learning.append(curves)
     if not lines:
         return "Nothing to compare yet."
     differing = [pair for pair in pooled if len(np.unique(np.concatenate(pair))) > 1]
@@ -147,6 +153,7 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
             ("rows evaluated on the same episodes", paired),
             ("all rows", pooled),
             ("all rows in which not every run is equal", differing),
+            ("all rows while learning", learning),
         )
     ]
     summary.append(
@@ -166,6 +173,18 @@ def _pool(pairs: Sequence[tuple[Scores, Scores]], generator: np.random.Generator
 
 def _scores(records: Sequence[Record]) -> Scores:
     return np.array([record.returns.mean() for record in records])
+
+
+def _training_scores(
+    ours: Sequence[Record], theirs: Sequence[Record]
+) -> tuple[Scores, Scores] | None:
+    """Return each run's mean over its learning curve; None unless both systems have two curves."""
+    curves = [[run.curve for run in runs if len(run.curve) > 1] for runs in (ours, theirs)]
+    common = at_common_steps([curve for of_system in curves for curve in of_system])
+    if common is None or min(map(len, curves)) < 2:
+        return None
+    means = common[1].mean(1)
+    return means[: len(curves[0])], means[len(curves[0]) :]
 
 
 def _resampled(

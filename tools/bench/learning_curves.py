@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from bench.curve import Numbers, at_common_steps
 from bench.markdown import write_block
 from bench.plan import OURS, Key, PlanRow
 from bench.results import Record, records_of
@@ -38,9 +37,6 @@ PAGES: Mapping[str, str] = {
 
 FIGURES = Path("figures", "learning")
 """In the folder of all pages."""
-
-NUM_STEPS = 50
-"""Of the grid that the curves of all seeds are brought to."""
 
 _GREY = "#808080"
 """Of texts and axes; it can be read on white and on black."""
@@ -73,8 +69,6 @@ seeds, bands reach from the lowest seed to the highest. The command below a figu
 
 _EMPTY = "No run with a curve is recorded yet."
 
-Numbers = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Band:
@@ -104,15 +98,11 @@ def band(curves: Sequence[Numbers]) -> Band | None:
     Returns:
         Linear interpolations at equal distances; None where there is nothing to interpolate.
     """
-    curves = [curve for curve in curves if len(curve) > 1]
-    if not curves:
+    common = at_common_steps([curve for curve in curves if len(curve) > 1])
+    if common is None:
         return None
-    start, end = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
-    if start >= end:
-        return None
-    steps = np.linspace(start, end, NUM_STEPS)
-    returns = np.stack([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves])
-    return Band(len(curves), steps, returns.mean(axis=0), returns.min(axis=0), returns.max(axis=0))
+    steps, returns = common
+    return Band(len(returns), steps, returns.mean(axis=0), returns.min(axis=0), returns.max(axis=0))
 
 
 def bands_of(row: PlanRow, records: Mapping[Key, Record]) -> dict[str, Band]:

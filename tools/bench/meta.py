@@ -27,7 +27,8 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 import rl_train
 from bench.child import Json
-from bench.learning_curves import Band, Numbers, Style, band, draw_figure
+from bench.curve import Numbers
+from bench.learning_curves import Band, Style, band, draw_figure
 from bench.machine import machine_line
 from bench.markdown import table, write_block
 from bench.measurement import Found, Measurement, ratio_cell, read_results
