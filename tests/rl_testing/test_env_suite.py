@@ -154,6 +154,16 @@ class SteppingPastItsLimit(WalkVecEnv):
     max_episode_steps = 5
 
 
+class ShowingTheResetAsTheLast(WalkVecEnv):
+    """Resets a row before it copies the last observation."""
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        step = super().step(action)
+        if step.final_observation is None:
+            return step
+        return replace(step, final_observation=step.observation)
+
+
 class NotYetMade(WalkVecEnv):
     """Makes what it saves in its first reset."""
 
@@ -169,6 +179,7 @@ RESETS = "test_an_ended_row_resets_at_once_or_in_one_invalid_step"
 FINAL = "test_final_observations_differ_only_where_a_row_ended"
 SOUND = "test_steps_are_of_the_declared_shape_and_dtype"
 LIMITS = "test_an_episode_ends_in_one_way_and_within_its_limit"
+LAST = "test_final_observations_are_not_those_of_the_reset"
 SAVES = "test_it_can_be_saved_before_its_first_reset"
 
 
@@ -187,6 +198,7 @@ SAVES = "test_it_can_be_saved_before_its_first_reset"
         (RewardingNaN, SOUND, "the reward holds nan; every number must be finite"),
         (RewardingDoubles, SOUND, "the reward has dtype float64; expected float32"),
         (ShowingInfinity, SOUND, r"the observation of step\(\) holds inf"),
+        (ShowingTheResetAsTheLast, LAST, "in all [0-9]+ ended episodes.*copy the last observation"),
         (LeavingTheLastAsNaN, SOUND, "the final_observation holds nan"),
         (ShowingDoubles, SOUND, r"observation of step\(\) has dtype float64; expected float32"),
         (ShowingTooMuch, SOUND, r"final_observation has shape \(3, 4\); expected \(3, 2\)"),

@@ -164,6 +164,27 @@ class VecEnvSuite:
                         _numpy(value)[~ended], _numpy(following[name])[~ended], err_msg=name
                     )
 
+    def test_final_observations_are_not_those_of_the_reset(self) -> None:
+        """Else values of truncated episodes would follow from the next one's first state."""
+        num_ended, has_moved, is_last = 0, False, False
+        with self.make_env() as envs:
+            shown: Mapping[str, ArrayLike] = {}
+            for step, ended in self._play_with_ends(envs):
+                following, final = _flat(step.observation), _flat(step.final_observation)
+                if not ended.any():
+                    has_moved |= any(_differ(shown[name], following[name]) for name in shown)
+                elif final:
+                    num_ended += int(ended.sum())
+                    is_last |= any(
+                        _differ(_numpy(value)[ended], _numpy(following[name])[ended])
+                        for name, value in final.items()
+                    )
+                shown = following
+        assert is_last or num_ended == 0 or not has_moved, (
+            f"in all {num_ended} ended episodes final_observation is what the next one begins "
+            "with; copy the last observation before the row is reset"
+        )
+
     def test_close_may_be_called_twice_and_ends_it(self) -> None:
         """After `close` nothing but another `close` is allowed."""
         envs = self.make_env()
@@ -354,6 +375,10 @@ def _flat(observation: ArrayObservation | None) -> dict[str, ArrayLike]:
 def _numpy(value: ArrayObservation) -> Array:
     assert not isinstance(value, Mapping)
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _differ(one: ArrayLike, other: ArrayLike) -> bool:
+    return not np.array_equal(_numpy(one), _numpy(other))
 
 
 def _check_observation(envs: VecEnv, observation: ArrayObservation, what: str) -> None:
