@@ -113,6 +113,12 @@ class DiscountingByItsConfig(ToyActorCritic):
         return {**columns, "advantage": gamma * columns["advantage"]}, metrics
 
 
+class WritingIntoItsRollout(ToyActorCritic):
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        rollout.reward.mul_(0.5)
+        return super().prepare(rollout)
+
+
 class WeighingByItsConfig(ToyActorCritic):
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         output = super().loss(batch, noise)
@@ -171,6 +177,7 @@ class TestSavingItsCount(AlgorithmSuite):
 
 UPDATES = "test_a_whole_update_is_saved"
 CUTS = "test_its_schedule_cuts_rollouts_in_one_way"
+PREPARES = "test_preparing_a_rollout_gives_the_columns_of_a_batch"
 OWNS = "test_every_parameter_of_the_loss_belongs_to_a_module"
 MASKS = "test_a_row_that_does_not_count_teaches_nothing"
 READS = "test_scheduled_options_are_read_from_hyper"
@@ -188,6 +195,7 @@ HINT = "after a restore; is the field in state_fields / more_state"
         (HoldingALayer, OWNS, r"a parameter in self.layer, which none.*make_modules\(\)"),
         (DiscountingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WeighingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
+        (WritingIntoItsRollout, PREPARES, r"the rollout after prepare\(\)"),
         (CountingAllRows, MASKS, r"average with masked_mean\(..., batch.mask\)"),
         (LearningByItself, WATCH, "called nobody at epoch_end, epoch_start, minibatch_end, minib"),
         (CuttingInTwoWays, CUTS, "num_minibatches=2 and minibatch_size=8; let it give just one"),

@@ -1,7 +1,7 @@
 """All tests of an `Algorithm` in one class."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import pytest
@@ -92,8 +92,10 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         fresh = make_rollout(algorithm, seed=1)
         rollout = algorithm.add_ons.prepare(fresh, algorithm.generator).rollout
         before = copy_state(algorithm.state_dict())
+        collected = asdict(rollout)
         columns, metrics = algorithm.prepare(rollout)
         check_same_state(algorithm.state_dict(), before)
+        check_same_state(asdict(rollout), collected, "the rollout after prepare()")
         assert set(columns) >= set(PREPARED_COLUMNS)
         for name, column in columns.items():
             assert column.shape[:2] == rollout.reward.shape, name
