@@ -832,6 +832,20 @@ def test_a_session_that_could_not_begin_leaves_an_empty_directory(
     assert (tmp_path / "summary.json").exists()  # of a run that had begun, nothing is removed
 
 
+def test_what_was_saved_before_a_session_that_could_not_begin_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MissingExtraError("install it")
+
+    monkeypatch.setattr("rl_train.trainer.trainer.open_loggers", fail)
+    trainer = _trainer(tmp_path)
+    saved = trainer.save_checkpoint()
+    with pytest.raises(MissingExtraError):
+        trainer.train(total_updates=1)
+    assert load_checkpoint(saved).step == 0
+
+
 # Checkpoints
 
 
@@ -1105,6 +1119,20 @@ def test_another_state_of_a_saved_step_takes_its_place(tmp_path: Path) -> None:
     again.resume()
     assert again.algorithm.hyper["learning_rate"].item() == 0.125
     assert _plain_names(tmp_path / "checkpoints") == ["step-8"]
+
+
+def test_a_run_goes_on_from_a_checkpoint_whose_replacement_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    _trainer(tmp_path).train(total_updates=2)
+    saved = tmp_path / "checkpoints" / "step-16"
+    saved.rename(saved.with_name(f"replaced-step-16-{'0' * 32}"))
+    resumed = _trainer(tmp_path)
+    resumed.resume()
+    assert resumed.total_steps == 16
+    resumed.save_checkpoint()
+    assert resumed.train(total_updates=3).total_updates == 3
+    assert _plain_names(tmp_path / "checkpoints") == ["step-16", "step-24"]
 
 
 def test_the_weights_after_the_last_update_are_saved_whatever_callbacks_save(

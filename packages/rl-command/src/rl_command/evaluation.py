@@ -28,6 +28,7 @@ from rl_train.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
+    step_of,
 )
 from rl_train.evaluation import draws_actions, has_own_evaluation, summarize
 
@@ -190,11 +191,11 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
     if not (arguments.best or list_checkpoints(run.checkpoints)):
         raise UsageError(f"{run.path} cannot be evaluated: it ended before its first checkpoint")
     if arguments.step is not None:
-        path = run.checkpoints / f"step-{arguments.step}"
-        if not path.is_dir():
-            known = ", ".join(path.name for path in list_checkpoints(run.checkpoints))
+        found = {step_of(path): path for path in list_checkpoints(run.checkpoints)}
+        if arguments.step not in found:
+            known = ", ".join(path.name for path in found.values())
             raise UsageError(f"--step {arguments.step}: {run.checkpoints} holds only {known}")
-        return load_checkpoint(path)
+        return load_checkpoint(found[arguments.step])
     if not arguments.best:
         newest = latest_checkpoint(run.checkpoints)
         assert newest is not None

@@ -31,7 +31,7 @@ from rl_command.train_arguments import TrainRequest
 from rl_core.config import Recipe
 from rl_core.errors import RLError
 from rl_core.types import Json
-from rl_train.checkpoint import list_checkpoints
+from rl_train.checkpoint import list_checkpoints, step_of
 from rl_train.recipe_files import load_recipe, save_recipe
 from rl_train.trainer import Budget, is_in_use
 
@@ -166,7 +166,7 @@ def _is_finished(run: Path, goal: Budget) -> bool:
     """Return whether a run has nothing left to train."""
     summary = _summary(run)
     if not summary:  # it was killed: its checkpoints were written when an iteration was over
-        reached = [int(p.name.removeprefix("step-")) for p in list_checkpoints(run / CHECKPOINTS)]
+        reached = [step_of(path) for path in list_checkpoints(run / CHECKPOINTS)]
         return goal.unit == "steps" and max(reached, default=0) >= goal.target
     if summary.get("stopped"):
         return False
@@ -203,12 +203,11 @@ def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> 
     spawn = multiprocessing.get_context("spawn")
     waiting = [spawn.Process(target=_child, args=start) for start in starts]
     running: list[SpawnProcess] = []
-    status = 0
+    status, is_stopped = 0, False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal status
-        status = 128 + number
-        waiting.clear()
+        nonlocal status, is_stopped
+        status, is_stopped = 128 + number, True
         for process in running:
             process.terminate()
 
@@ -218,12 +217,12 @@ def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> 
         if signal.getsignal(number) != signal.SIG_IGN  # as nohup sets it
     }
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
+        while running or (waiting and not is_stopped):
+            while waiting and len(running) < jobs and not is_stopped:
                 process = waiting.pop(0)
                 process.start()
                 running.append(process)
-                if status:  # a signal came meanwhile
+                if is_stopped:  # a signal came meanwhile
                     process.terminate()
             wait([process.sentinel for process in running])
             for ended in [one for one in running if not one.is_alive()]:

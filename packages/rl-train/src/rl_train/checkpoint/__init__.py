@@ -23,5 +23,6 @@ from rl_train.checkpoint.checkpoints import prune_checkpoints as prune_checkpoin
 from rl_train.checkpoint.checkpoints import remove_checkpoints as remove_checkpoints
 from rl_train.checkpoint.checkpoints import save_checkpoint as save_checkpoint
 from rl_train.checkpoint.checkpoints import set_aside_checkpoint as set_aside_checkpoint
+from rl_train.checkpoint.checkpoints import step_of as step_of
 from rl_train.checkpoint.weights import WeightSource as WeightSource
 from rl_train.checkpoint.weights import load_weights as load_weights

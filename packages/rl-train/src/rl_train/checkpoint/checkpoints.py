@@ -297,14 +297,21 @@ def list_checkpoints(directory: Path) -> list[Path]:
     found: dict[int, Path] = {}
     try:
         for path in sorted(directory.iterdir()):  # replaced ones first
-            match = STEP_NAME.fullmatch(path.name) or _REPLACED.fullmatch(path.name)
-            if match and path.is_dir():
-                found[int(match[1])] = path
+            is_one = STEP_NAME.fullmatch(path.name) or _REPLACED.fullmatch(path.name)
+            if is_one and path.is_dir():
+                found[step_of(path)] = path
     except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(f"{directory} cannot be listed: {error.strerror}") from error
     return [found[step] for step in sorted(found)]
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint that `list_checkpoints` returned."""
+    match = STEP_NAME.search(path.name)
+    assert match is not None
+    return int(match[1])
 
 
 def set_aside_checkpoint(path: Path) -> Path:

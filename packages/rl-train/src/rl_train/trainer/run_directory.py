@@ -26,6 +26,7 @@ from rl_train.checkpoint import (
     save_checkpoint,
     set_aside_checkpoint,
     state_digest,
+    step_of,
 )
 from rl_train.checkpoint._durable import remove_tree, replace_file
 from rl_train.checkpoint.faulty_steps import save_faulty_step
@@ -108,7 +109,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Make the directory as empty as it was before `open`: no session could begin."""
         self.close()
-        if self._is_ours and self._was_empty:
+        if self._is_ours and self._was_empty and self._newest is None:
             for entry in self.path.iterdir():
                 remove_tree(entry)
             self._is_ours = False
@@ -296,9 +297,9 @@ class RunDirectory:
         for skipped in () if self._resumed_from is None else self._resumed_from.skipped:
             if skipped.path.exists():
                 set_aside_checkpoint(skipped.path)
-        own = -1 if self._newest is None else _step(self._newest)
+        own = -1 if self._newest is None else step_of(self._newest)
         newest = list_checkpoints(self._checkpoints)[-1:]
-        if newest and _step(newest[0]) > own:
+        if newest and step_of(newest[0]) > own:
             raise ConfigError(
                 f"run directory {self.path} was continued elsewhere: its {newest[0].name} is newer "
                 "than what this Trainer saved or resumed; resume it, or choose another directory"
@@ -322,10 +323,6 @@ class RunDirectory:
     @property
     def _best(self) -> Path:
         return self.path / "best"
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _digest(state: StateDict) -> str:
