@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rl_algos_onpolicy import VPG, OnPolicyActor, OnPolicyActorConfig
 from rl_core import plugins
@@ -32,7 +33,7 @@ from rl_meta import (
     collect_episodes,
     evaluate_adaptation,
 )
-from rl_meta.rollouts import as_batch, task_columns
+from rl_meta.rollouts import stacked, task_batch
 from rl_storages import RolloutStorage
 from rl_testing.stateful import check_same_state
 from rl_train import Callback, Trainer, TrainerConfig, evaluate_policy
@@ -120,15 +121,18 @@ def _rollouts(algorithm: MAML[Any], count: int) -> Any:
     return [collect_episodes(envs, choose, 1, torch.device("cpu")) for _ in range(count)]
 
 
+def _in_double(column: Tensor) -> Tensor:
+    return column.double() if column.is_floating_point() else column
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_meta_gradient_agrees_with_finite_differences(kind: type) -> None:
     algorithm = _algorithm(kind)
     kept = [
-        task_columns(rollout, algorithm.estimate(algorithm.adapted, rollout)[0], 2)
+        task_batch(rollout, algorithm.estimate(algorithm.adapted, rollout)[0], 2)
         for rollout in _rollouts(algorithm, 2)
     ]
-    columns = {name: torch.stack([one[name] for one in kept]) for name in kept[0]}
-    batch = as_batch({n: c.double() if c.is_floating_point() else c for n, c in columns.items()})
+    batch = tree_map(_in_double, stacked(kept))
     algorithm.actor.double()
     algorithm.inner.actor.double()
     parameters = {n: p.detach() for n, p in algorithm.policy_parameters().items()}
@@ -166,11 +170,11 @@ def test_the_constrained_step_is_that_of_the_twice_differentiated_divergence(
         exact = replace(
             rollout, observation=rollout.observation.double(), action=rollout.action.double()
         )
-        columns = task_columns(exact, algorithm.estimate(adapted, exact)[0], 2)
-        kept.append({n: c.double() if c.is_floating_point() else c for n, c in columns.items()})
+        batch = task_batch(exact, algorithm.estimate(adapted, exact)[0], 2)
+        kept.append(tree_map(_in_double, batch))
         with torch.no_grad():
-            adapted = algorithm.adapt(adapted, as_batch(kept[-1]))
-    batch = as_batch({name: torch.stack([one[name] for one in kept]) for name in kept[0]})
+            adapted = algorithm.adapt(adapted, kept[-1])
+    batch = stacked(kept)
     named = algorithm.named_parameters()
     start = {
         name: named[name].detach().clone()
@@ -635,10 +639,10 @@ def test_the_logged_loss_is_that_of_the_policy_alone() -> None:
     entropy: dict[str, Json] = {"entropy_method": "regularized", "entropy_coef": 0.5}
     algorithm = _algorithm(MAMLPPO, inner_lr=0.0, inner_options=entropy)
     kept = [
-        task_columns(rollout, algorithm.estimate(algorithm.adapted, rollout)[0], 2)
+        task_batch(rollout, algorithm.estimate(algorithm.adapted, rollout)[0], 2)
         for rollout in _rollouts(algorithm, 2)
     ]
-    batch = as_batch({name: torch.stack([one[name] for one in kept]) for name in kept[0]})
+    batch = stacked(kept)
     far = replace(batch, value_target=batch.value_target + 100.0)
     output = algorithm.compute_loss(batch, {})
     assert output.loss.item() == algorithm.compute_loss(far, {}).loss.item()  # not of values

@@ -36,7 +36,7 @@ from rl_meta import (
     TaskReplayStorage,
     evaluate_adaptation,
 )
-from rl_meta.rollouts import as_batch, task_columns
+from rl_meta.rollouts import stacked, task_batch
 from rl_storages import RolloutStorage
 from rl_testing.rollouts import make_replay_batch
 from rl_train import Trainer
@@ -87,8 +87,8 @@ def _opened_doors(right: tuple[float, float] = (1.0, 1.0), *, pauses: bool = Fal
     )
 
 
-def _columns(algorithm: MAML[Any], policies: Any, rollout: Rollout) -> dict[str, Tensor]:
-    return task_columns(rollout, algorithm.estimate(policies, rollout)[0], 2)
+def _batch(algorithm: MAML[Any], policies: Any, rollout: Rollout) -> RolloutBatch:
+    return task_batch(rollout, algorithm.estimate(policies, rollout)[0], 2)
 
 
 def _adapted(algorithm: MAML[Any], adapting: RolloutBatch) -> Any:
@@ -99,10 +99,9 @@ def _adapted(algorithm: MAML[Any], adapting: RolloutBatch) -> Any:
 def _meta_batch(algorithm: MAML[Any], judged: Rollout) -> tuple[RolloutBatch, RolloutBatch]:
     """Return the batch of one step of adaptation, and that of a whole meta-update."""
     with torch.no_grad():
-        first = _columns(algorithm, algorithm.unadapted(2), _opened_doors())
-        second = _columns(algorithm, _adapted(algorithm, as_batch(first)), judged)
-    both = {name: torch.stack([first[name], second[name]]) for name in first}
-    return as_batch(first), as_batch(both)
+        first = _batch(algorithm, algorithm.unadapted(2), _opened_doors())
+        second = _batch(algorithm, _adapted(algorithm, first), judged)
+    return first, stacked([first, second])
 
 
 def _right_door(algorithm: MAML[Any], policies: Any) -> list[float]:

@@ -25,7 +25,7 @@ from rl_meta import (
     MAMLVPGConfig,
     PEARLConfig,
 )
-from rl_meta.rollouts import as_batch, task_columns
+from rl_meta.rollouts import stacked, task_batch
 from rl_testing.actors import ActorSuite
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_replay_batch, make_rollout
@@ -49,8 +49,8 @@ class MAMLSuite(AlgorithmSuite):
         kept = []
         for one in (seed, seed + 100):
             rollout = make_rollout(algorithm, one)
-            kept.append(task_columns(rollout, maml.estimate(maml.adapted, rollout)[0], 2))
-        return as_batch({name: torch.stack([each[name] for each in kept]) for name in kept[0]})
+            kept.append(task_batch(rollout, maml.estimate(maml.adapted, rollout)[0], 2))
+        return stacked(kept)
 
     def test_weights_carry_over(self) -> None:
         pytest.skip("acts with the policies of its tasks, which belong to its state")

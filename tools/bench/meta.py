@@ -42,7 +42,7 @@ from rl_core.nn.distributions import from_columns, to_columns
 from rl_core.types import Observation
 from rl_envs.tasks import PointNavigation
 from rl_meta import MAMLTRPO, collect_episodes
-from rl_meta.rollouts import as_batch, task_columns
+from rl_meta.rollouts import one_rollout, task_batch
 from rl_train.builder import build_trainer, compose
 from rl_train.evaluation import stratified_bootstrap_interval
 from rl_train.loggers import read_metrics
@@ -250,10 +250,10 @@ def _collect_task(
 
         rollout = collect_episodes(envs, choose, 1, algorithm.device)
         columns, _ = algorithm.estimate(policy, rollout)
-        by_task = task_columns(rollout, columns, 1)
-        batches.append(as_batch({name: column[0] for name, column in by_task.items()}))
+        by_task = task_batch(rollout, columns, 1)
+        batches.append(one_rollout(by_task, 0))
         with torch.no_grad():
-            policy = algorithm.adapt(policy, as_batch(by_task))
+            policy = algorithm.adapt(policy, by_task)
     return batches[0], batches[1]
 
 

@@ -12,7 +12,6 @@ For a context $c_1 \dots c_N$ of transitions $(s, a, r)$, or $(s, a, r, s')$:
 Without the information bottleneck, $z$ is the mean of $\mu(c_n)$.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from rl_core.nn.distributions import Distribution
 from rl_core.nn.mlp import MLP
 from rl_core.storage import TensorSpec
 from rl_core.types import Json, Observation, State
+from rl_meta.inner_algorithm import copy_actor
 
 _SMALLEST_VARIANCE = 1e-7
 
@@ -231,8 +231,7 @@ class ContextConditionedActor(Actor):
 
     def with_belief(self, belief: Tensor) -> "ContextConditionedActor":
         """Return a copy that shares no memory and acts with another latent `(L,)`."""
-        memo = {id(p): nn.Parameter(p.detach().clone()) for p in self.parameters()}
-        actor = copy.deepcopy(self, memo)
+        actor = copy_actor(self)
         actor.belief.copy_(belief)
         return actor
 

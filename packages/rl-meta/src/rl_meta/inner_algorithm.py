@@ -1,10 +1,12 @@
 """Building the inner algorithm of MAML or PEARL, and checks of tasks that both share."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
+from torch import nn
 
 from rl_core import plugins
 from rl_core.actor import Actor
@@ -14,6 +16,8 @@ from rl_core.config import Schedule, construct, decode, options_of
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.types import Json
+
+ActorT = TypeVar("ActorT", bound=Actor)
 
 
 def inner_class(name: str) -> type[AnyAlgorithm]:
@@ -144,3 +148,12 @@ def on_cpu(generator: torch.Generator) -> torch.Generator:
         return generator
     seed = torch.randint(2**31, (), generator=generator, device=generator.device)
     return torch.Generator().manual_seed(int(seed))
+
+
+def copy_actor(actor: ActorT) -> ActorT:
+    """Return a copy of an actor that shares no memory with it.
+
+    Its parameters may be views of one vector, which `deepcopy` would keep in the copy.
+    """
+    memo = {id(p): nn.Parameter(p.detach().clone()) for p in actor.parameters()}
+    return copy.deepcopy(actor, memo)

@@ -18,15 +18,15 @@ Deviations from the paper: advantages are estimated by GAE above a linear baseli
 to each task and rollout (`rl_meta.baseline`).
 """
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import ClassVar, TypeVar, cast
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_map
 
 from rl_core.actor import ActionOutput, Actor
 from rl_core.algorithm import (
@@ -54,13 +54,14 @@ from rl_meta.evaluation import evaluate_adaptation
 from rl_meta.inner_algorithm import (
     SchedulesWithInner,
     build_inner,
+    copy_actor,
     inner_class,
     on_cpu,
     refuse_unused,
     rows_per_task,
     with_tasks,
 )
-from rl_meta.rollouts import as_batch, join_tasks, one_rollout, split_tasks, task_columns
+from rl_meta.rollouts import join_tasks, one_rollout, split_tasks, stacked, task_batch
 
 OptionsT = TypeVar("OptionsT", bound=MAMLConfig)
 
@@ -127,7 +128,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         self.schedules = SchedulesWithInner(self.config, self.device, self.inner.schedules, unused)
         self.hyper = self.schedules.current
         self._policy = _Policy(self.actor)
-        self._kept: list[dict[str, Tensor]] = []
+        self._kept: list[RolloutBatch] = []
         self._tasks: Tensor | None = None
         prefixes = tuple(f"{name}." for name in self.actor.policy_modules)
         self._names = tuple(
@@ -319,16 +320,14 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         rollout = storage.rollout()
         columns, prepared = self.prepare(rollout)
         metrics = dict(prepared)
-        kept = task_columns(rollout, columns, self.config.meta_batch_size)
+        kept = task_batch(rollout, columns, self.config.meta_batch_size)
         self.gradients.begin_phase()
         if len(self._kept) < self.config.num_grad_updates:
             self._set_adapted(self._next_adapted(kept))
             self._kept.append(kept)
             self.schedules.is_held = True  # or the meta-step would adapt otherwise than this did
         else:
-            rollouts = [*self._kept, kept]
-            stacked = {name: torch.stack([one[name] for one in rollouts]) for name in kept}
-            batch = as_batch(stacked)
+            batch = stacked([*self._kept, kept])
             run_epochs(self, lambda: [batch], lambda one: metrics.update(self.meta_step(one)))
             self.gradients.guard.check()
             if self.actor.normalizes_observations:
@@ -340,10 +339,10 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         return {name: float(value) for name, value in metrics.items()}
 
     @torch.no_grad()
-    def _next_adapted(self, columns: Mapping[str, Tensor]) -> Parameters:
+    def _next_adapted(self, batch: RolloutBatch) -> Parameters:
         """Adapt, and say so where the inner loss wants more than there is."""
         try:
-            return self.adapt(self.adapted, as_batch(columns))
+            return self.adapt(self.adapted, batch)
         except KeyError as error:
             raise ConfigError(
                 f"the loss of inner_algorithm='{self.config.inner_algorithm}' reads {error} of its "
@@ -471,7 +470,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def get_exploration_policy(self) -> Actor:
         """Return a copy of the policy before adaptation."""
-        return _Policy(self.actor).copy()
+        return copy_actor(self.actor)
 
     def adapt_policy(self, exploration_policy: Actor, rollouts: Sequence[Rollout]) -> Actor:
         """Adapt a policy to one task.
@@ -501,7 +500,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         adapted = {name: named[name].detach().unsqueeze(0) for name in self._names}
         for rollout in rollouts:
             adapted = self.adapt_to(adapted, rollout)
-        policy = _Policy(exploration_policy).copy()
+        policy = copy_actor(exploration_policy)
         with torch.no_grad():
             for name, parameter in _Policy(policy).named_parameters():
                 if name in adapted:
@@ -513,7 +512,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         """Take one step of Eq. (1) for the M tasks of a rollout; see `estimate`."""
         columns, _ = self.estimate(adapted, rollout)
         num_tasks = len(next(iter(adapted.values())))
-        return self.adapt(adapted, as_batch(task_columns(rollout, columns, num_tasks)))
+        return self.adapt(adapted, task_batch(rollout, columns, num_tasks))
 
     custom_evaluation = evaluate_adaptation
 
@@ -524,7 +523,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         return {
             "tasks": self._tasks,
             "adapted": dict(self.adapted),
-            "kept": [dict(columns) for columns in self._kept],
+            "kept": [asdict(batch) for batch in self._kept],
         }
 
     def load_more_state(self, state: StateDict) -> None:
@@ -535,10 +534,8 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         adapted = saved.reader("adapted")
         adapted.expect(self.adapted)
         self._set_adapted({n: adapted.tensor(n, like=value) for n, value in self.adapted.items()})
-        self._kept = [
-            {name: value.to(self.device, copy=True) for name, value in columns.items()}
-            for columns in cast("list[dict[str, Tensor]]", state["kept"])
-        ]
+        kept = tree_map(lambda column: column.to(self.device, copy=True), state["kept"])
+        self._kept = [RolloutBatch(**columns) for columns in kept]
         self.schedules.is_held = bool(self._kept)
 
     def _check_actor(self) -> None:
@@ -587,9 +584,6 @@ class MAMLPPO(MAMLVPG):
 
     config_type: ClassVar[type] = MAMLPPOConfig
 
-    def __init__(self, actor: Actor, config: MAMLPPOConfig | None = None) -> None:
-        super().__init__(actor, config)
-
 
 class _Policy(nn.Module):
     """An actor whose methods can be called at explicit parameters, by the names of losses."""
@@ -607,11 +601,6 @@ class _Policy(nn.Module):
         inputs: tuple[object, ...] = ("distribution", observation, {})
         distribution, _ = functional_call(self, dict(parameters), inputs)
         return cast("Distribution", distribution)
-
-    def copy(self) -> Actor:
-        """Return a copy of the actor that shares no memory with it."""
-        memo = {id(p): nn.Parameter(p.detach().clone()) for p in self.actor.parameters()}
-        return copy.deepcopy(self.actor, memo)
 
 
 def _inner_algorithm(actor: Actor, config: MAMLConfig) -> AnyAlgorithm:

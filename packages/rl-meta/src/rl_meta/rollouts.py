@@ -1,7 +1,7 @@
 """Rollouts of several tasks: collecting them, and grouping their rows by task."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rl_core.batch import Rollout, RolloutBatch
+from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
 from rl_core.config import Count, check_argument
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import EnvironmentFaultError
@@ -53,7 +53,7 @@ def collect_episodes(
     left = np.broadcast_to(num_episodes, envs.num_envs).copy()
     longest = _LONGEST * int(left.max())
     begins = np.ones(envs.num_envs, np.bool_)
-    rows: dict[str, list[object]] = {name: [] for name in _COLUMNS}
+    rows: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     finals: list[tuple[Tensor, Observation]] = []
     while left.any():
         if len(rows["action"]) >= longest:
@@ -83,16 +83,18 @@ def collect_episodes(
     nothing = map_observation(lambda part: part[:0], observation)
     places = [place for place, _ in finals]
     return Rollout(
-        observation=_stacked(rows["observation"]),
+        observation=tree_map(lambda *parts: torch.stack(parts), *rows["observation"]),
         next_observation=observation,
-        action=torch.stack([torch.as_tensor(value) for value in rows["action"]]),
+        action=torch.stack(rows["action"]),
         **{
             name: torch.from_numpy(np.stack(rows[name])).to(device)  # type: ignore[arg-type]  # arrays
             for name in _COLUMNS[2:]
         },
         state={},
         final_index=torch.cat([torch.zeros(0, 2, dtype=torch.int64, device=device), *places]),
-        final_observation=_joined([nothing, *(final for _, final in finals)]),
+        final_observation=tree_map(
+            lambda *parts: torch.cat(parts), nothing, *(final for _, final in finals)
+        ),
     )
 
 
@@ -130,61 +132,34 @@ def next_observations(rollout: Rollout) -> Tensor:
     return following
 
 
-def task_columns(
-    rollout: Rollout, prepared: Mapping[str, Tensor], num_tasks: int
-) -> dict[str, Tensor]:
-    """Return what a `RolloutBatch` of every task holds, by name, each `(M, N, ...)`.
+def task_batch(rollout: Rollout, prepared: Mapping[str, Tensor], num_tasks: int) -> RolloutBatch:
+    """Return the batch of every task, with columns `(M, N, ...)`.
 
     Args:
         rollout: `(T, B, ...)`.
         prepared: further columns `(T, B, ...)`; names unknown to a batch become extras.
         num_tasks: M.
     """
-    columns = {
-        "action": rollout.action,
-        "mask": rollout.valid.to(torch.float32),
-        "episode_start": rollout.episode_start,
-    }
-    for name, column in prepared.items():
-        is_field = name in ("log_prob", "value", "advantage", "value_target")
-        columns[name if is_field else f"extras/{name}"] = column
-    observation = rollout.observation
-    if isinstance(observation, Tensor):
-        columns["observation"] = observation
-    else:
-        columns |= {f"observation/{key}": part for key, part in observation.items()}
-    return {name: group_by_task(column, num_tasks) for name, column in columns.items()}
-
-
-def as_batch(columns: Mapping[str, Tensor]) -> RolloutBatch:
-    """Build the batch of which `task_columns` returned the columns."""
-    nested: dict[str, dict[str, Tensor]] = {"observation": {}, "extras": {}}
-    plain: dict[str, Tensor] = {}
-    for name, column in columns.items():
-        group, _, key = name.partition("/")
-        if key:
-            nested[group][key] = column
-        else:
-            plain[name] = column
-    observation: Observation = (
-        plain.pop("observation") if "observation" in plain else nested["observation"]
+    batch = RolloutBatch(
+        observation=rollout.observation,
+        action=rollout.action,
+        mask=rollout.valid.to(torch.float32),
+        episode_start=rollout.episode_start,
+        state={},
+        extras={name: part for name, part in prepared.items() if name not in PREPARED_COLUMNS},
+        **{name: prepared[name] for name in PREPARED_COLUMNS},
     )
-    return RolloutBatch(observation=observation, state={}, extras=nested["extras"], **plain)
+    by_task: RolloutBatch = tree_map(lambda column: group_by_task(column, num_tasks), batch)
+    return by_task
+
+
+def stacked(batches: Sequence[RolloutBatch]) -> RolloutBatch:
+    """Stack K + 1 batches `(M, N, ...)` into one of `(K + 1, M, N, ...)`."""
+    batch: RolloutBatch = tree_map(lambda *columns: torch.stack(columns), *batches)
+    return batch
 
 
 def one_rollout(batch: RolloutBatch, index: int) -> RolloutBatch:
     """Take one rollout `(M, N, ...)` of a batch `(K + 1, M, N, ...)`."""
     rollout: RolloutBatch = tree_map(lambda column: column[index], batch)
     return rollout
-
-
-def _stacked(parts: list[object]) -> Observation:
-    if isinstance(parts[0], Tensor):
-        return torch.stack(parts)  # type: ignore[arg-type]  # all are tensors
-    return {key: torch.stack([part[key] for part in parts]) for key in parts[0]}  # type: ignore[attr-defined, index]  # all are mappings
-
-
-def _joined(parts: list[Observation]) -> Observation:
-    if isinstance(parts[0], Tensor):
-        return torch.cat(parts)  # type: ignore[arg-type]  # all are tensors
-    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}  # type: ignore[index]  # all are mappings
