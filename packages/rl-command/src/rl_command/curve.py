@@ -121,11 +121,9 @@ def draw_image(
         metric: label of the vertical axis.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports building its font cache
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for name, curve in curves.items():
         if curve.steps:

@@ -4,13 +4,12 @@ import ast
 import contextlib
 import importlib.util
 import json
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TextIO, cast
+from typing import cast
 
 from rl_command.errors import UsageError
 from rl_command.options import command_options, first_sentence
@@ -74,7 +73,7 @@ def list_plugins(words: Sequence[str]) -> int:
         for name, facts in components.items()
     ]
     if rows:
-        _print_rows(rows, sys.stdout)
+        _print_rows(rows)
     else:
         print(f"no {' or '.join(kinds or plugins.KINDS)} are installed")
     return 0
@@ -176,8 +175,8 @@ def _package(entry_point: str) -> Path:
     return Path() if source is None else source.parent
 
 
-def _print_rows(rows: Sequence[tuple[str, ...]], stream: TextIO) -> None:
+def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[c]) for row in (_HEADINGS, *rows)) for c in range(len(_HEADINGS))]
     for row in (_HEADINGS, *rows):
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip(), file=stream)
+        print("  ".join(cells).rstrip())

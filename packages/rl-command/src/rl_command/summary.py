@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from rl_command.curve import TEST_RETURN, TRAIN_RETURN, draw_image, draw_text, read_curve
 from rl_command.run_directory import METRICS
@@ -12,7 +11,6 @@ from rl_train import TrainingResult
 
 
 def print_training(
-    stream: TextIO,
     recipe: Recipe,
     run_dir: Path,
     result: TrainingResult,
@@ -21,7 +19,6 @@ def print_training(
     """Print the result of a run with its learning curve, and save the curve as an image.
 
     Args:
-        stream: where to print.
         recipe: recipe of the run.
         run_dir: directory of the run; the image is its ``curve.png``.
         result: result of the training.
@@ -39,7 +36,7 @@ def print_training(
         + (f", {result.total_steps:,} in all" if resumed else ""),
         "",
     ]
-    plot = draw_text(curves[TRAIN_RETURN], ascii_only=not shows_lines(stream))
+    plot = draw_text(curves[TRAIN_RETURN], ascii_only=not shows_lines())
     lines += ["mean return of the last 100 episodes", *plot, ""] if plot else []
     if result.total_updates == 0:
         lines += [f"learned     nothing: the run ended before its first update{_reason(recipe)}"]
@@ -48,7 +45,7 @@ def print_training(
     if result.evaluation is not None:
         lines += [f"evaluation  {result.evaluation}"]
     lines += [f"run         {run_dir}", "next        " + "\n            ".join(following)]
-    print("\n".join(lines), file=stream)
+    print("\n".join(lines))
 
 
 def _reason(recipe: Recipe) -> str:
@@ -56,10 +53,10 @@ def _reason(recipe: Recipe) -> str:
     return f" (algorithm.update_after = {waits:,})" if isinstance(waits, int) else ""
 
 
-def shows_lines(stream: TextIO | None = None) -> bool:
-    """Return whether a stream, by default standard output, can show box-drawing characters."""
+def shows_lines() -> bool:
+    """Return whether standard output can show box-drawing characters."""
     try:
-        "─╭".encode((stream or sys.stdout).encoding or "ascii")
+        "─╭".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

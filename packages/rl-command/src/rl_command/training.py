@@ -162,5 +162,5 @@ def _run(trainer: Trainer, goal: Budget, title: str, imports: Sequence[str]) -> 
         return 128 + interruption.number
     if not title:
         following = (command_on("eval", run_dir, imports), _longer(trainer, goal, imports))
-        print_training(sys.stdout, trainer.recipe, run_dir, result, following)
+        print_training(trainer.recipe, run_dir, result, following)
     return 0

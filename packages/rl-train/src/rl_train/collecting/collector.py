@@ -36,14 +36,6 @@ _NOISE_STEPS = 128
 """Steps for which noise is drawn at once; drawing for many steps costs as much as for one."""
 
 
-def _never() -> bool:
-    return False
-
-
-def _ignore(steps: int, ended: Sequence[Episode]) -> None:
-    pass
-
-
 class Collector(StateFields):
     """Steps environments with an algorithm's acting step.
 
@@ -84,8 +76,7 @@ class Collector(StateFields):
         self._observation: ArrayObservation | None = None
         self._state: State = {}
         self._tracker = EpisodeTracker(envs.num_envs)
-        mask_check = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
-        self._mask_check = mask_check if mask_check.has_masks else None
+        self._check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
 
     def storage_spec(self) -> StorageSpec:
         """Return the shapes and dtypes of what `collect` will insert."""
@@ -109,8 +100,8 @@ class Collector(StateFields):
         self,
         n: int,
         into: AnyStorage,
-        is_stopping: Callable[[], bool] = _never,
-        on_row: Callable[[int, Sequence[Episode]], None] = _ignore,
+        is_stopping: Callable[[], bool] = lambda: False,
+        on_row: Callable[[int, Sequence[Episode]], None] = lambda *_: None,
     ) -> list[Episode]:
         """Collect and store at least ``n`` rows, in whole steps of all environments.
 
@@ -149,8 +140,7 @@ class Collector(StateFields):
                 is_stored = output.env_action.data_ptr() == output.action.data_ptr()
                 outcome = envs.step(self._to_env(output.env_action, is_stored=is_stored))
                 ended = self._tracker.track(outcome)
-                if self._mask_check is not None:
-                    self._mask_check.check_step(outcome)
+                self._check_masks.check_step(outcome)
                 into.insert_transition(
                     Transition(
                         observation,
@@ -177,7 +167,7 @@ class Collector(StateFields):
         return episodes
 
     @torch.no_grad()
-    def warm_up(self, n: int, is_stopping: Callable[[], bool] = _never) -> None:
+    def warm_up(self, n: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Act at random to initialise the algorithm's observation statistics, then reset.
 
         Nothing is stored or counted. It is done once per run; if it is stopped early, the next call
@@ -200,8 +190,7 @@ class Collector(StateFields):
                 observation = to_tensors(self._observation, self._device)
                 action = actor.random_actions(envs.num_envs, self.generator, observation)
                 outcome = envs.step(self._to_env(actor.to_env_action(action)))
-                if self._mask_check is not None:
-                    self._mask_check.check_step(outcome)
+                self._check_masks.check_step(outcome)
                 self._observation = outcome.observation
                 self.algorithm.add_ons.observe(to_tensors(outcome.observation, self._device))
                 self.warm_up_rows += envs.num_envs
@@ -240,8 +229,7 @@ class Collector(StateFields):
         seed, self.seed = self.seed, None
         self._observation = None  # if it fails
         self._observation = self.envs.reset(seed)
-        if self._mask_check is not None:
-            self._mask_check(self._observation)
+        self._check_masks(self._observation)
         self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
         self._tracker.reset()
         if self.reward_scaler is not None:

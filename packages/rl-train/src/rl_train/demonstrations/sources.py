@@ -13,7 +13,7 @@ from rl_core.errors import ConfigError, SpaceError
 from rl_core.storage import AnyStorage, HasTrajectories, Storage
 from rl_train.builder.saved_actors import build_actor, read_run, recipe_of
 from rl_train.builder.saved_spaces import run_problem
-from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint
+from rl_train.checkpoint import Checkpoint, is_checkpoint, is_run
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
 from rl_train.demonstrations.trajectories import checked_trajectory
 from rl_train.storage_files import storage_of
@@ -43,10 +43,8 @@ def read_demonstrations(source: Source, actor: Actor) -> Iterator[Trajectory]:
     """
     if isinstance(source, str | Path):
         path = Path(source)
-        if is_run(path):
+        if is_run(path) or is_checkpoint(path):
             return _of_checkpoint(read_run(path), actor, str(source))
-        if (path / "manifest.json").is_file():
-            return _of_checkpoint(load_checkpoint(path), actor, str(source))
         return dataset_trajectories(load_minari(str(source)), actor, str(source))
     if isinstance(source, Storage):
         return _converted(_trajectories_of(source), None, actor, type(source).__name__)
