@@ -123,7 +123,7 @@ def statistics_over_runs(means: Sequence[float], seed: int = 0) -> dict[str, Jso
         means: mean return of each run.
         seed: seed of the bootstrap.
     """
-    result = summarize(list(means), [0] * len(means), [], seed=seed)
+    result = summarize(list(means), [], [], seed=seed)
     table = result.as_dict()
     return {
         "num_runs": len(means),

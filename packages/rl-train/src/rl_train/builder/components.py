@@ -175,7 +175,7 @@ def spec_from(kind: str, given: Json, path: str) -> ComponentSpec:
 
 
 def as_table(options: object) -> dict[str, Json]:
-    """Return a dataclass of options as plain data."""
+    """Return options, a dataclass or by name, as plain data."""
     table = encode(options)
     assert isinstance(table, dict)
     return table

@@ -10,7 +10,6 @@ from rl_core.config import (
     ComponentSpec,
     Recipe,
     decode,
-    encode,
     field_types,
     options_of,
     required_options,
@@ -246,11 +245,9 @@ class _Given:
 def _plain(options: Mapping[str, object], prefix: str) -> dict[str, Json]:
     """Return options as plain data."""
     try:
-        table = encode(options)
+        return as_table(options)
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
-    assert isinstance(table, dict)
-    return table
 
 
 def _is_recurrent(actor: ComponentSpec) -> bool:

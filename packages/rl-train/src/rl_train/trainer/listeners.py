@@ -1,4 +1,4 @@
-"""Callbacks and loggers of a run: whether they can be used."""
+"""Callbacks and loggers of a run: checking, building and opening them."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ def listeners(
     kind: type[_Listener],
     configured: Sequence[str | dict[str, Json]],
 ) -> tuple[tuple[str | dict[str, Json], ...], tuple[_Listener, ...]]:
-    """Part what listens to a run into registered names and objects.
+    """Separate registered names of callbacks or loggers from objects.
 
     Args:
         name: what they are called in the error.
@@ -39,7 +39,7 @@ def listeners(
     """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
         raise ConfigError(
-            f"{name}: got {_called(given)}; expected a list of {kind.__name__} objects or "
+            f"{name}: got {called(given)}; expected a list of {kind.__name__} objects or "
             f"registered names, as in {name}=[...]"
         )
     named = list(configured)
@@ -52,7 +52,7 @@ def listeners(
             objects.append(listener)
         else:
             raise ConfigError(
-                f"{name}[{index}]: got {_called(listener)}; expected an object of a subclass of "
+                f"{name}[{index}]: got {called(listener)}; expected an object of a subclass of "
                 f"{kind.__module__}.{kind.__name__}, or a registered name"
             )
     return tuple(named), tuple(objects)
@@ -111,7 +111,8 @@ def open_loggers(specs: Sequence[ComponentSpec], run_dir: Path | None, step: int
     return loggers
 
 
-def _called(given: object) -> str:
+def called(given: object) -> str:
+    """Return the name of an object's type, or of a class that was given in its place."""
     return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
 
 

@@ -39,7 +39,7 @@ _LOCK = ".lock"
 """Held while training. One that a killed process left behind is held by nobody."""
 
 _LARGE = 4096
-"""How many entries of a storage's tensor are compared, before a checkpoint is written again."""
+"""Tensors of the storage with more entries do not decide whether a state is saved already."""
 
 
 def is_in_use(path: Path) -> bool:

@@ -23,6 +23,7 @@ from rl_train.evaluation import check_spaces
 from rl_train.evaluation.evaluation import has_own_evaluation
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.config import TrainerConfig
+from rl_train.trainer.listeners import called
 
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer
@@ -69,8 +70,9 @@ def check_parts(
         ("config", config, TrainerConfig),
     ):
         if not isinstance(part, expected):
-            got = f"the class {part.__name__}" if isinstance(part, type) else type(part).__name__
-            raise ConfigError(f"{name}: expected an instance of {expected.__name__}, got {got}")
+            raise ConfigError(
+                f"{name}: expected an instance of {expected.__name__}, got {called(part)}"
+            )
     needs, gives = algorithm.batch_type, storage.batch_type
     if needs is not gives:
         raise ConfigError(
