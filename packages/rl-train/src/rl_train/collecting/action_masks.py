@@ -18,6 +18,9 @@ class ActionMaskCheck:
         action_space: action space of one environment.
         rows: name of a row of observations, for messages.
 
+    Attributes:
+        has_masks: whether there is anything to check.
+
     Raises:
         SpaceError: when the mask does not fit the actions.
     """
@@ -27,6 +30,7 @@ class ActionMaskCheck:
     ) -> None:
         self._rows = rows
         sizes = mask_sizes(observation_space, action_space)
+        self.has_masks = sizes is not None
         self._starts = None if sizes is None else np.cumsum((0, *sizes[:-1]))
 
     def __call__(

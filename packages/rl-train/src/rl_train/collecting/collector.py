@@ -76,7 +76,8 @@ class Collector(StateFields):
         self._observation: ArrayObservation | None = None
         self._state: State = {}
         self._tracker = EpisodeTracker(envs.num_envs)
-        self._check_masks = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
+        mask_check = ActionMaskCheck(envs.single_observation_space, envs.single_action_space)
+        self._mask_check = mask_check if mask_check.has_masks else None
 
     def storage_spec(self) -> StorageSpec:
         """Return the shapes and dtypes of what `collect` will insert."""
@@ -140,7 +141,8 @@ class Collector(StateFields):
                 is_stored = output.env_action.data_ptr() == output.action.data_ptr()
                 outcome = envs.step(self._to_env(output.env_action, is_stored=is_stored))
                 ended = self._tracker.track(outcome)
-                self._check_masks.check_step(outcome)
+                if self._mask_check is not None:
+                    self._mask_check.check_step(outcome)
                 into.insert_transition(
                     Transition(
                         observation,
@@ -190,7 +192,8 @@ class Collector(StateFields):
                 observation = to_tensors(self._observation, self._device)
                 action = actor.random_actions(envs.num_envs, self.generator, observation)
                 outcome = envs.step(self._to_env(actor.to_env_action(action)))
-                self._check_masks.check_step(outcome)
+                if self._mask_check is not None:
+                    self._mask_check.check_step(outcome)
                 self._observation = outcome.observation
                 self.algorithm.add_ons.observe(to_tensors(outcome.observation, self._device))
                 self.warm_up_rows += envs.num_envs
@@ -229,7 +232,8 @@ class Collector(StateFields):
         seed, self.seed = self.seed, None
         self._observation = None  # if it fails
         self._observation = self.envs.reset(seed)
-        self._check_masks(self._observation)
+        if self._mask_check is not None:
+            self._mask_check(self._observation)
         self._state = self.algorithm.actor.actor_initial_states(self.envs.num_envs)
         self._tracker.reset()
         if self.reward_scaler is not None:
