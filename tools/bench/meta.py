@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad
+from torch.utils._pytree import tree_map
 
 if __name__ == "__main__":  # run by path: make the package importable instead of its modules
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -42,7 +43,7 @@ from rl_core.nn.distributions import from_columns, to_columns
 from rl_core.types import Observation
 from rl_envs.tasks import PointNavigation
 from rl_meta import MAMLTRPO, collect_episodes
-from rl_meta.rollouts import one_rollout, task_batch
+from rl_meta.rollouts import task_batch
 from rl_train.builder import build_trainer, compose
 from rl_train.evaluation import stratified_bootstrap_interval
 from rl_train.loggers import read_metrics
@@ -251,7 +252,7 @@ def _collect_task(
         rollout = collect_episodes(envs, choose, 1, algorithm.device)
         columns, _ = algorithm.estimate(policy, rollout)
         by_task = task_batch(rollout, columns, 1)
-        batches.append(one_rollout(by_task, 0))
+        batches.append(tree_map(lambda column: column[0], by_task))  # of the only task
         with torch.no_grad():
             policy = algorithm.adapt(policy, by_task)
     return batches[0], batches[1]

@@ -188,12 +188,13 @@ def _counter(total: int, what: str) -> Callable[[int, int], None]:
 
 
 def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
-    if not (arguments.best or list_checkpoints(run.checkpoints)):
+    paths = list_checkpoints(run.checkpoints)
+    if not (arguments.best or paths):
         raise UsageError(f"{run.path} cannot be evaluated: it ended before its first checkpoint")
     if arguments.step is not None:
-        found = {step_of(path): path for path in list_checkpoints(run.checkpoints)}
+        found = {step_of(path): path for path in paths}
         if arguments.step not in found:
-            known = ", ".join(path.name for path in found.values())
+            known = ", ".join(path.name for path in paths)
             raise UsageError(f"--step {arguments.step}: {run.checkpoints} holds only {known}")
         return load_checkpoint(found[arguments.step])
     if not arguments.best:

@@ -1,4 +1,4 @@
-"""Building the inner algorithm of MAML or PEARL, and checks of tasks that both share."""
+"""What MAML and PEARL share: their inner algorithm, checks of tasks, and copies of actors."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,9 +151,6 @@ def on_cpu(generator: torch.Generator) -> torch.Generator:
 
 
 def copy_actor(actor: ActorT) -> ActorT:
-    """Return a copy of an actor that shares no memory with it.
-
-    Its parameters may be views of one vector, which `deepcopy` would keep in the copy.
-    """
+    """Return a copy of an actor that shares no memory with it, and of which nothing is frozen."""
     memo = {id(p): nn.Parameter(p.detach().clone()) for p in actor.parameters()}
     return copy.deepcopy(actor, memo)

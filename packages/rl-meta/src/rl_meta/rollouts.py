@@ -1,7 +1,7 @@
 """Rollouts of several tasks: collecting them, and grouping their rows by task."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from rl_core.types import Observation, map_observation, to_flags, to_numbers, to
 
 ChooseActions: TypeAlias = Callable[[Observation], tuple[Tensor, Tensor]]
 """From observations `(B, ...)` to the actor's and the environment's actions, each `(B, ...)`."""
+
+TreeT = TypeVar("TreeT")
 
 _LONGEST = 100_000
 
@@ -83,7 +85,7 @@ def collect_episodes(
     nothing = map_observation(lambda part: part[:0], observation)
     places = [place for place, _ in finals]
     return Rollout(
-        observation=tree_map(lambda *parts: torch.stack(parts), *rows["observation"]),
+        observation=stacked(rows["observation"]),
         next_observation=observation,
         action=torch.stack(rows["action"]),
         **{
@@ -153,10 +155,10 @@ def task_batch(rollout: Rollout, prepared: Mapping[str, Tensor], num_tasks: int)
     return by_task
 
 
-def stacked(batches: Sequence[RolloutBatch]) -> RolloutBatch:
-    """Stack K + 1 batches `(M, N, ...)` into one of `(K + 1, M, N, ...)`."""
-    batch: RolloutBatch = tree_map(lambda *columns: torch.stack(columns), *batches)
-    return batch
+def stacked(trees: Sequence[TreeT]) -> TreeT:
+    """Stack batches or observations along a new first axis."""
+    tree: TreeT = tree_map(lambda *columns: torch.stack(columns), *trees)
+    return tree
 
 
 def one_rollout(batch: RolloutBatch, index: int) -> RolloutBatch:

@@ -344,8 +344,8 @@ def clean_temporary(directory: Path) -> list[Path]:
         The removed paths.
     """
     leftovers = sorted(path for path in directory.glob(".tmp-*") if is_temporary(path))
-    replaced = [path for path in directory.glob("replaced-*") if _REPLACED.fullmatch(path.name)]
-    leftovers += set(replaced).difference(list_checkpoints(directory))
+    replaced = {path for path in directory.glob("replaced-*") if _REPLACED.fullmatch(path.name)}
+    leftovers += sorted(replaced.difference(list_checkpoints(directory)))
     for path in leftovers:
         remove_tree(path)
     return [path for path in leftovers if not os.path.lexists(path)]
