@@ -187,7 +187,8 @@ def random_env_actions(
     """Draw the environment's actions at random.
 
     Each number is uniform between two bounds, standard normal without bounds, and at an
-    exponentially distributed distance of mean 1 from a single bound.
+    exponentially distributed distance of mean 1 from a single bound. Integers are uniform and
+    reach both bounds.
 
     Args:
         space: Discrete, MultiDiscrete, MultiBinary, Box, or a `HybridSpace`.
@@ -218,6 +219,12 @@ def random_env_actions(
     if isinstance(space, spaces.MultiBinary):
         return (uniform < 0.5).to(tensor_dtype(space))
     assert isinstance(space, spaces.Box)
+    if np.dtype(space.dtype).kind in "biu":
+        least, greatest = (
+            torch.as_tensor(part.astype(np.float64), device=device)
+            for part in (space.low, space.high)
+        )
+        return (least + (uniform * (greatest - least + 1)).floor()).to(tensor_dtype(space))
     low, high = (torch.as_tensor(part, device=device) for part in (space.low, space.high))
     drawn = torch.randn(uniform.shape, generator=generator, device=device)
     has_low, has_high = torch.isfinite(low), torch.isfinite(high)

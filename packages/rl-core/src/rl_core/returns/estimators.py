@@ -13,9 +13,8 @@ the recursions and says how terminated and truncated steps are treated.
 | ``vtrace`` | $\rho_t (r_t + \gamma v_{t+1} - V(s_t))$ | $v_t$ |
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -74,13 +73,32 @@ def estimate(
     Raises:
         DataError: when shapes differ or a flag is not boolean.
     """
-    advantages, own_target = _ESTIMATORS[advantage](steps, gamma, gae_lambda)
-    if value_target == "return":
-        return advantages, complete_returns(steps, gamma)
-    if value_target == "td":
+    ends = steps.terminated, steps.truncated
+    if advantage == "gae":
+        advantages = gae(steps.reward, steps.value, steps.next_value, *ends, gamma, gae_lambda)
+        target = advantages + steps.value
+    elif advantage == "vtrace":
+        log_rho = torch.zeros_like(steps.value) if steps.log_rho is None else steps.log_rho
+        target, advantages = vtrace(
+            log_rho,
+            steps.reward,
+            steps.value,
+            steps.next_value,
+            *ends,
+            gamma,
+            trace_lambda=gae_lambda,
+        )
+    elif advantage == "td":
         target = td_targets(steps.reward, steps.next_value, steps.terminated, gamma)
-        return advantages, target
-    return advantages, own_target
+        advantages = target - steps.value
+    else:
+        target = complete_returns(steps, gamma)
+        advantages = target - steps.value if advantage == "baseline" else target
+    if value_target == "return":
+        target = complete_returns(steps, gamma)
+    elif value_target == "td":
+        target = td_targets(steps.reward, steps.next_value, steps.terminated, gamma)
+    return advantages, target
 
 
 def complete_returns(steps: Steps, gamma: float | Tensor) -> Tensor:
@@ -103,66 +121,3 @@ def shift_to_positive(x: Tensor, mask: Tensor) -> Tensor:
     counts = mask > 0
     smallest = torch.where(counts, x, torch.inf).amin()
     return torch.where(counts, x - smallest, 0.0)
-
-
-def _from_return(
-    steps: Steps, gamma: float | Tensor, gae_lambda: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    returns = complete_returns(steps, gamma)
-    return returns, returns
-
-
-def _from_baseline(
-    steps: Steps, gamma: float | Tensor, gae_lambda: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    returns = complete_returns(steps, gamma)
-    return returns - steps.value, returns
-
-
-def _from_td(
-    steps: Steps, gamma: float | Tensor, gae_lambda: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    target = td_targets(steps.reward, steps.next_value, steps.terminated, gamma)
-    return target - steps.value, target
-
-
-def _from_gae(
-    steps: Steps, gamma: float | Tensor, gae_lambda: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    advantage = gae(
-        steps.reward,
-        steps.value,
-        steps.next_value,
-        steps.terminated,
-        steps.truncated,
-        gamma,
-        gae_lambda,
-    )
-    return advantage, advantage + steps.value
-
-
-def _from_vtrace(
-    steps: Steps, gamma: float | Tensor, gae_lambda: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    target, advantage = vtrace(
-        torch.zeros_like(steps.value) if steps.log_rho is None else steps.log_rho,
-        steps.reward,
-        steps.value,
-        steps.next_value,
-        steps.terminated,
-        steps.truncated,
-        gamma,
-        trace_lambda=gae_lambda,
-    )
-    return advantage, target
-
-
-_Estimator: TypeAlias = Callable[[Steps, float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
-
-_ESTIMATORS: Mapping[str, _Estimator] = {
-    "return": _from_return,
-    "baseline": _from_baseline,
-    "td": _from_td,
-    "gae": _from_gae,
-    "vtrace": _from_vtrace,
-}
