@@ -32,6 +32,7 @@ from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
 from rl_storages import RolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
+from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Agent, Trainer, evaluate_policy
 from rl_train.builder import Sections, build, compose, resolve_device
@@ -169,6 +170,7 @@ ENV_KINDS: dict[str, Callable[[], Any]] = {
     "class": lambda: CartPoleEnv,
     "function": lambda: own_env,
     "environment": own_env,
+    "class of vectors": lambda: WalkVecEnv,
     "vector": lambda: gymnasium.vector.SyncVectorEnv([own_env] * 2),
     "VecEnv": lambda: make_vec(own_env, num_envs=2),
 }

@@ -17,10 +17,13 @@ from rl_envs.vector.sync import SyncVecEnv as SyncVecEnv
 from rl_envs.vector.workers import ProcessVecEnv as ProcessVecEnv
 from rl_envs.vectorize import AnyEnv as AnyEnv
 from rl_envs.vectorize import BuiltEnv as BuiltEnv
+from rl_envs.vectorize import EnvSource as EnvSource
 from rl_envs.vectorize import as_vec_env as as_vec_env
 from rl_envs.vectorize import is_built as is_built
+from rl_envs.vectorize import is_vector_class as is_vector_class
 from rl_envs.vectorize import make_gym_vec as make_gym_vec
 from rl_envs.vectorize import make_vec as make_vec
+from rl_envs.vectorize import registered_env as registered_env
 
 __version__ = "0.1.0"
 

@@ -110,7 +110,11 @@ class EnvMaker:
             if self.testing and index == 0:
                 self._warn_of_statistics(env)
         if not isinstance(env, gymnasium.Env):
-            hint = "; give the vector environment itself, built" if isinstance(env, VecEnv) else ""
+            hint = (
+                "; give the class itself, or the vector environment"
+                if isinstance(env, VecEnv)
+                else ""
+            )
             raise ConfigError(
                 f"{self.name} built a {type(env).__name__}; expected a gymnasium.Env{hint}"
             )

@@ -37,8 +37,11 @@ from rl_envs.wrappers import WRAPPERS, training_rewards
 BuiltEnv: TypeAlias = VecEnv | VectorEnv | gymnasium.Env
 """What can be stepped: the toolbox's own vectors, Gymnasium's, and a single environment."""
 
-AnyEnv: TypeAlias = str | EnvFunction | BuiltEnv
-"""An id, a class or function that builds one environment, or what is built already."""
+EnvSource: TypeAlias = str | EnvFunction | type[VecEnv]
+"""An id, a function that builds one environment, or a class of vectors."""
+
+AnyEnv: TypeAlias = EnvSource | BuiltEnv
+"""An id, a class or function that builds environments, or what is built already."""
 
 VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
 
@@ -54,7 +57,7 @@ _MANY = 6
 
 
 def make_vec(
-    env: str | EnvFunction,
+    env: EnvSource,
     num_envs: int = 1,
     seed: int | None = None,
     *,
@@ -79,7 +82,8 @@ def make_vec(
     """Make a vector of environments.
 
     Args:
-        env: a registered id (``"CartPole-v1"``), or a function that builds one environment.
+        env: a registered id (``"CartPole-v1"``), a function that builds one environment, or a class
+            of vectors, which steps all of them as one.
         num_envs: how many step together, ``B``.
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` in other
@@ -163,16 +167,24 @@ def make_vec(
     if not testing:
         all_wrappers += training_rewards(training_reward_scale, training_reward_clip)
     all_wrappers += wrappers
-    if vectors := _registered_vectors(env):
+    source = registered_env(env)
+    if is_vector_class(source):
         is_plain = check and preset and not all_wrappers
         if not is_plain or vectorization not in ("auto", "native"):
             raise ConfigError(
-                f"{env} is a vector of its own, which steps as one and checks itself; leave "
-                "vectorization, wrappers, check and preset out"
+                f"{source.__name__} is a vector of its own, which steps as one and checks "
+                "itself; leave vectorization, wrappers, check and preset out"
             )
-        return _build_vectors(vectors, num_envs, seed, env_kwargs or {})
+        return _build_vectors(source, num_envs, seed, env_kwargs or {})
     if vectorization != "envpool":
-        maker = EnvMaker(env, env_kwargs, all_wrappers, check, testing=testing, preset=preset)
+        maker = EnvMaker(
+            cast("str | EnvFunction", source),
+            env_kwargs,
+            all_wrappers,
+            check,
+            testing=testing,
+            preset=preset,
+        )
     if vectorization == "auto":
         vectorization, num_workers = _fastest(maker, num_envs)
     component = None
@@ -276,7 +288,7 @@ def _step_times(env: gymnasium.Env) -> tuple[float, float]:
 
 
 def make_gym_vec(
-    env: str | EnvFunction,
+    env: EnvSource,
     num_envs: int = 1,
     seed: int | None = None,
     *,
@@ -289,7 +301,7 @@ def make_gym_vec(
     take the arguments; all others are stepped one by one and reset in the same step.
 
     Args:
-        env: a registered id, or a function that builds one environment.
+        env: a registered id, a function that builds one environment, or a class of vectors.
         num_envs: ``B``.
         seed: used by the first `reset` that is given none.
         testing: prepare the environments for testing, where their preset makes a difference.
@@ -304,9 +316,10 @@ def make_gym_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
-    if vectors := _registered_vectors(env):
-        return _build_vectors(vectors, num_envs, seed, env_kwargs)
-    maker = EnvMaker(env, env_kwargs, testing=testing)
+    source = registered_env(env)
+    if is_vector_class(source):
+        return _build_vectors(source, num_envs, seed, env_kwargs)
+    maker = EnvMaker(cast("str | EnvFunction", source), env_kwargs, testing=testing)
     component = None
     if isinstance(env, str) and not env_kwargs:
         component = ComponentSpec("env", env, {"num_envs": num_envs})
@@ -315,12 +328,17 @@ def make_gym_vec(
     return maker.sync(num_envs, seed=seed, component=component)
 
 
-def _registered_vectors(env: object) -> type[VecEnv] | None:
-    """Return the class of environments that a plug-in has registered as vectors."""
+def registered_env(env: AnyEnv) -> AnyEnv:
+    """Return the class or function that a plug-in has registered by a name; others unchanged."""
     if not isinstance(env, str) or env not in plugins.available("env"):
-        return None
+        return env
     found = plugins.load("env", env)
-    return found if isinstance(found, type) and issubclass(found, VecEnv) else None
+    return env if found is make_vec else cast("EnvFunction", found)
+
+
+def is_vector_class(env: object) -> TypeGuard[type[VecEnv]]:
+    """Tell whether this is a class of environments that step as one vector."""
+    return isinstance(env, type) and issubclass(env, VecEnv)
 
 
 def _build_vectors(
@@ -351,8 +369,9 @@ def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = Fal
         ConfigError: if it is none of these, or what is built has another number of environments.
     """
     if not is_built(envs):
-        function = cast("str | EnvFunction", envs)
-        return make_gym_vec(function, 1 if num_envs is None else num_envs, testing=testing)
+        return make_gym_vec(
+            cast("EnvSource", envs), 1 if num_envs is None else num_envs, testing=testing
+        )
     if isinstance(envs, gymnasium.Env) and not isinstance(envs, VectorEnv):  # EnvPool's are both
         if num_envs not in (None, 1):
             raise ConfigError(

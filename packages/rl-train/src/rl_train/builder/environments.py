@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TypeGuard, cast
+from typing import cast
 
 from rl_core import plugins
 from rl_core.algorithm import EnvSpec
@@ -11,7 +11,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
-from rl_envs import AnyEnv, as_vec_env, is_built
+from rl_envs import AnyEnv, as_vec_env, is_built, is_vector_class, registered_env
 from rl_train.builder.components import as_table
 from rl_train.trainer import TrainerConfig
 
@@ -44,14 +44,12 @@ def build_envs(
     if num_test_episodes is not None and isinstance(num_envs, int):
         fewer = {**spec.kwargs, "num_envs": min(num_envs, num_test_episodes)}
         spec = ComponentSpec("env", spec.name, fewer)
-    env = spec.name if given is None else given
-    maker = env_component(env)
-    if _is_vectorised(maker):
-        return construct(maker, {"seed": seed}, decode(options_of(maker), spec.kwargs, "env"))
-    vectorizer = cast("Callable[..., VecEnv]", maker)
-    registered = _registered(env) if isinstance(env, str) else None
+    env = registered_env(spec.name if given is None else given)
+    if is_vector_class(env):
+        return construct(env, {"seed": seed}, decode(options_of(env), spec.kwargs, "env"))
     kwargs = {**spec.kwargs, "testing": True} if num_test_episodes else spec.kwargs
-    return vectorizer(registered or env, seed=seed, **_vectorizer_options(kwargs))
+    vectorizer = cast("Callable[..., VecEnv]", plugins.load("env", VECTORIZER))
+    return vectorizer(env, seed=seed, **_vectorizer_options(kwargs))
 
 
 def build_test_envs(
@@ -94,10 +92,9 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
             f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', a class or "
             "function that builds one environment, or an environment"
         )
-    maker = env_component(env)
     name = env if isinstance(env, str) else CUSTOM
-    if _is_vectorised(maker):
-        return ComponentSpec("env", name, as_table(decode(options_of(maker), kwargs, "env")))
+    if is_vector_class(source := registered_env(env)):
+        return ComponentSpec("env", name, as_table(decode(options_of(source), kwargs, "env")))
     return ComponentSpec("env", name, as_table(_vectorizer_options(kwargs)))
 
 
@@ -116,20 +113,9 @@ def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
 
 
 def env_component(env: AnyEnv) -> Callable[..., object]:
-    """Return what makes environments of a registered name, a Gymnasium id, or a function."""
-    registered = _registered(env) if isinstance(env, str) else None
-    return registered if _is_vectorised(registered) else plugins.load("env", VECTORIZER)
-
-
-def _registered(name: str) -> Callable[..., object] | None:
-    """Return a registered environment, or None for a Gymnasium id."""
-    if name == VECTORIZER or name not in plugins.available("env"):
-        return None
-    return plugins.load("env", name)
-
-
-def _is_vectorised(maker: Callable[..., object] | None) -> TypeGuard[type[VecEnv]]:
-    return isinstance(maker, type) and issubclass(maker, VecEnv)
+    """Return what makes environments of a registered name, a Gymnasium id, a class or function."""
+    source = env if is_built(env) else registered_env(env)
+    return source if is_vector_class(source) else plugins.load("env", VECTORIZER)
 
 
 def _vectorizer_options(kwargs: Mapping[str, Json]) -> dict[str, object]:
