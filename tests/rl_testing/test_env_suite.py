@@ -48,6 +48,12 @@ class ForgettingItsGenerator(WalkVecEnv):
         self.generator = np.random.default_rng(0)
 
 
+class HidingThatItResumes(WalkVecEnv):
+    """Goes on where it was, and does not say so."""
+
+    resume_grade = "episode"
+
+
 class ForgettingWhoIsLate(LateWalkVecEnv):
     """Goes on where it was, unless a row has just ended."""
 
@@ -189,6 +195,7 @@ SAVES = "test_it_can_be_saved_before_its_first_reset"
         (BeginningAgain, RESUMES, "step 1 after loading"),
         (SeedingAlways, GOES_ON, "same steps as the one before; seed only where a seed is given"),
         (ForgettingItsGenerator, RESUMES, "step 1 after loading"),
+        (HidingThatItResumes, RESUMES, "resume_grade is 'episode'.*return 'exact'"),
         (ForgettingWhoIsLate, RESUMES, "step 1 after loading"),
         (AlwaysValid, RESETS, "not equal"),
         (HidingItsResets, RESETS, "resets_in_steps is False"),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError, DeviceError, in_brief
-from rl_core.types import StateDict, StateValue
+from rl_core.types import StateValue
 
 _STATE_BYTES = {5056: "cpu", 16: "cuda"}
 """The type of device of a torch generator's state, by its size in bytes."""
@@ -109,14 +109,14 @@ def numpy_generator_state(generator: np.random.Generator) -> dict[str, StateValu
     return {"json": json.dumps(generator.bit_generator.state, default=np.ndarray.tolist)}
 
 
-def set_numpy_generator_state(generator: np.random.Generator, state: StateDict) -> None:
+def set_numpy_generator_state(generator: np.random.Generator, state: StateValue) -> None:
     """Restore what `numpy_generator_state` returned, on a generator of the same type.
 
     Raises:
         CheckpointError: when it is not such a state, or from another type of generator.
     """
     try:
-        generator.bit_generator.state = json.loads(cast("str", state["json"]))
+        generator.bit_generator.state = json.loads(cast("dict[str, str]", state)["json"])
     except (ValueError, TypeError, OverflowError, LookupError) as error:
         kind = type(generator.bit_generator).__name__
         raise CheckpointError(

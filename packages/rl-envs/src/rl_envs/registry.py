@@ -77,7 +77,7 @@ def _unknown(env_id: str) -> ConfigError:
     if namespace not in namespaces or (close is None and not namespace):
         hints += [
             "if another module registers it, import that module first (on the command line: "
-            "--import MODULE)"
+            "--import MODULE); if a plug-in does, install it"
         ]
     if not hints:
         hints = [f"see the ids of the family {env_id.rpartition('/')[0]} in gymnasium.registry"]

@@ -326,9 +326,9 @@ def make(
 
     Args:
         algorithm: registered name, such as ``"ppo"``.
-        env: registered name or Gymnasium id; a class or function that builds one environment; or
-            an environment that is built: a `gymnasium.Env`, a vector environment of Gymnasium's,
-            a `VecEnv`.
+        env: registered name or Gymnasium id; a class or function that builds one environment; a
+            class of vectors; or an environment that is built: a `gymnasium.Env`, a vector
+            environment of Gymnasium's, a `VecEnv`.
         seed: seed of the whole run.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         preset: begin with the algorithm's tuned options for the environment, and its length of the

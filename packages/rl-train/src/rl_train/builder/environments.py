@@ -11,7 +11,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
-from rl_envs import AnyEnv, as_vec_env, is_built, is_vector_class, registered_env
+from rl_envs import AnyEnv, as_vec_env, find_spec, is_built, is_vector_class, registered_env
 from rl_train.builder.components import as_table
 from rl_train.trainer import TrainerConfig
 
@@ -49,7 +49,7 @@ def build_envs(
         return construct(env, {"seed": seed}, decode(options_of(env), spec.kwargs, "env"))
     kwargs = {**spec.kwargs, "testing": True} if num_test_episodes else spec.kwargs
     vectorizer = cast("Callable[..., VecEnv]", plugins.load("env", VECTORIZER))
-    return vectorizer(env, seed=seed, **_vectorizer_options(kwargs))
+    return vectorizer(env, seed=seed, **_vectorizer_options(env, kwargs))
 
 
 def build_test_envs(
@@ -95,7 +95,7 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
     name = env if isinstance(env, str) else CUSTOM
     if is_vector_class(source := registered_env(env)):
         return ComponentSpec("env", name, as_table(decode(options_of(source), kwargs, "env")))
-    return ComponentSpec("env", name, as_table(_vectorizer_options(kwargs)))
+    return ComponentSpec("env", name, as_table(_vectorizer_options(source, kwargs)))
 
 
 def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
@@ -118,8 +118,10 @@ def env_component(env: AnyEnv) -> Callable[..., object]:
     return source if is_vector_class(source) else plugins.load("env", VECTORIZER)
 
 
-def _vectorizer_options(kwargs: Mapping[str, Json]) -> dict[str, object]:
+def _vectorizer_options(env: AnyEnv, kwargs: Mapping[str, Json]) -> dict[str, object]:
     """Check the options of whatever vectorises, and add its defaults."""
+    if isinstance(env, str) and kwargs.get("vectorization") != "envpool":
+        find_spec(env)  # where a plug-in is missing, its options are unknown too
     options = decode(options_of(plugins.load("env", VECTORIZER)), {**kwargs, "env": CUSTOM}, "env")
     assert is_dataclass(options)
     return {
