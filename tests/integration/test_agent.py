@@ -754,7 +754,7 @@ def test_options_below_one_that_is_none_by_default_can_be_given() -> None:
     assert read_train_request(words[:2]).recipe.storage["prioritized"] == "none"
 
 
-def test_another_optimiser_takes_over_the_defaults_that_it_uses() -> None:
+def test_another_optimizer_takes_over_the_defaults_that_it_uses() -> None:
     def optimizer(**options: Json) -> Json:
         agent = small_agent(optimizer=options)
         return agent.recipe.algorithm["optimizer"]

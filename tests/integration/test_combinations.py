@@ -164,7 +164,7 @@ class _Life:
         return {first for first, _ in list(self.units.values())[-width:]}
 
     def check_weights(self, batch: ReplayBatch, firsts: list[str]) -> None:
-        """Eq. (2) of prioritised draws with beta 1, from a dictionary of errors."""
+        """Eq. (2) of prioritized draws with beta 1, from a dictionary of errors."""
         weight = batch.weight[0] if self.storage.gives_sequences else batch.weight
         if "prioritized" not in self.options:
             assert bool((weight == 1.0).all())

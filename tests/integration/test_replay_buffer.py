@@ -24,7 +24,7 @@ from rl_train import Callback, Collector, Trainer, TrainerConfig
 
 
 class _Fading(gymnasium.Env[Array, np.int64]):
-    """Each frame is as bright as the steps that were taken, in all three colours."""
+    """Each frame is as bright as the steps that were taken, in all three colors."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)

@@ -82,7 +82,7 @@ def _collected(
 
 
 def _learned(algorithm: AnyAlgorithm) -> StateDict:
-    """Return weights, statistics and optimiser state."""
+    """Return weights, statistics and optimizer state."""
     state = algorithm.state_dict()
     return {"modules": state["modules"], "moments": algorithm.gradients.optimizer_states}
 
@@ -91,7 +91,7 @@ def _envs(make_env: Callable[[], gymnasium.Env] = _count) -> VecEnv:
     return make_gym_vec(make_env, NUM_ENVS, seed=0)
 
 
-def test_a_rollout_is_put_together_once_and_normalises_by_what_counts(
+def test_a_rollout_is_put_together_once_and_normalizes_by_what_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with _envs() as envs:
@@ -226,7 +226,7 @@ def test_an_update_tells_how_it_went(
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_each_update_starts_from_the_behaviours_policy(memory: CoreKind) -> None:
+def test_each_update_starts_from_the_behaviors_policy(memory: CoreKind) -> None:
     with _envs() as envs:
         algorithm = PPO(_actor(envs, memory), WHOLE)
         with torch.no_grad():  # a policy that depends on what it sees

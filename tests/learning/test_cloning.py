@@ -1,4 +1,4 @@
-"""Behaviour cloning must reach its expert on tasks so small that only a mistake fails to."""
+"""Behavior cloning must reach its expert on tasks so small that only a mistake fails to."""
 
 from functools import partial
 from pathlib import Path

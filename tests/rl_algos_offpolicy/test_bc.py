@@ -1,4 +1,4 @@
-"""Behaviour cloning: its two losses, its experts, and what it refuses."""
+"""Behavior cloning: its two losses, its experts, and what it refuses."""
 
 from typing import Any, ClassVar
 

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_algos_onpolicy import A2C, A2CConfig, OnPolicyActor, OnPolicyActorConfig
-from rl_algos_onpolicy.policy_gradient import policy_gradient_loss
+from rl_algos_onpolicy.vpg import policy_gradient_loss
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
 from rl_core.gradients import OptimizerConfig

@@ -95,10 +95,10 @@ def test_extreme_noise_stays_finite() -> None:
 
 
 def test_a_rollout_keeps_the_policy_in_columns() -> None:
-    behaviour = _hybrid()
-    columns = to_columns(behaviour, (1,))
+    behavior = _hybrid()
+    columns = to_columns(behavior, (1,))
     again = from_columns(_hybrid(mean=-3.0, first=0.1), columns)
-    assert behaviour.kl_divergence(again).item() == pytest.approx(0.0)
+    assert behavior.kl_divergence(again).item() == pytest.approx(0.0)
 
 
 def test_the_environment_gets_real_numbers_in_bounds_and_choices_from_their_start() -> None:

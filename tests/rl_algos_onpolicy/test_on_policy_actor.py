@@ -264,7 +264,7 @@ def test_options_of_a_part_of_the_observation_are_for_that_part() -> None:
         (CATEGORY, False),
     ],
 )
-def test_default_recipes_normalise_where_there_is_something_to_normalise(
+def test_default_recipes_normalize_where_there_is_something_to_normalize(
     space: Space, expected: bool
 ) -> None:
     for action_space, normalizes in ((ACTION_SPACES["box"], expected), (CATEGORY, False)):

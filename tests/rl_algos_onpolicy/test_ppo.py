@@ -280,7 +280,7 @@ def test_rows_that_only_reset_have_no_influence() -> None:
     torch.testing.assert_close(ours.metrics, theirs.metrics)
 
 
-def test_advantages_are_standardised_where_asked() -> None:
+def test_advantages_are_standardized_where_asked() -> None:
     batches = {}
     for where in get_args(AdvantageNormalization):
         algorithm = _ppo(PPOConfig(normalize_advantage=where))
@@ -401,7 +401,7 @@ def test_minibatches_are_given_by_number_or_by_size() -> None:
         PPOConfig(minibatch_size=None)
 
 
-def test_minibatches_of_one_sample_are_not_standardised() -> None:
+def test_minibatches_of_one_sample_are_not_standardized() -> None:
     with pytest.raises(ConfigError, match="minibatch_size=1 teaches a policy nothing"):
         PPOConfig(minibatch_size=1)
     assert _ppo().schedule.min_samples == 2
@@ -410,7 +410,7 @@ def test_minibatches_of_one_sample_are_not_standardised() -> None:
         assert _ppo(config).schedule.min_samples == 1
 
 
-def test_normalisation_is_a_known_name() -> None:
+def test_normalization_is_a_known_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'minibatch'"):
         PPOConfig(normalize_advantage="mini_batch")  # type: ignore[arg-type]  # the mistake
 
@@ -560,7 +560,7 @@ def test_contradictory_options_are_refused(options: dict[str, object], message: 
         PPOConfig(**options)  # type: ignore[arg-type]  # by name
 
 
-def test_advantages_are_shifted_over_the_samples_they_are_standardised_over() -> None:
+def test_advantages_are_shifted_over_the_samples_they_are_standardized_over() -> None:
     for where in get_args(AdvantageNormalization):
         algorithm = _ppo(PPOConfig(normalize_advantage=where, positive_advantage=True))
         batch = _batch(algorithm)

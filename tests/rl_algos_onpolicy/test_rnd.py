@@ -235,7 +235,7 @@ def test_what_was_seen_is_no_longer_new_and_what_is_far_still_is() -> None:
     assert novelty(far).mean() > 15.0 * now
 
 
-def test_the_streams_are_weighed_as_they_are_or_standardised() -> None:
+def test_the_streams_are_weighed_as_they_are_or_standardized() -> None:
     def advantage(extrinsic: float, intrinsic: float, **options: object) -> Tensor:
         torch.manual_seed(0)
         config = RNDPPOConfig(
@@ -670,7 +670,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for option in ({"hidden_sizes": (9,)}, {"num_features": 7}):
         with pytest.raises(ConfigError, match=r"rnd\.\w+ has no effect on networks that are given"):
             Novelty(VECTOR, RNDConfig(**option), target=Total(0.0), predictor=Total(1.0))
-    with pytest.raises(ConfigError, match="standardised streams would take out again"):
+    with pytest.raises(ConfigError, match="standardized streams would take out again"):
         RNDPPOConfig(
             entropy_method="max",
             stop_entropy_gradient=True,

@@ -329,7 +329,7 @@ def test_an_add_on_that_does_not_learn_is_logged(monkeypatch: pytest.MonkeyPatch
     assert metrics["loss/quiet"].item() == pytest.approx(entropy.item())
 
 
-def test_the_behaviours_policy_travels_with_the_batch() -> None:
+def test_the_behaviors_policy_travels_with_the_batch() -> None:
     algorithm = _trpo()
     batch = make_batch(algorithm, _rollout(algorithm))
     columns, _ = algorithm.prepare(_rollout(algorithm))

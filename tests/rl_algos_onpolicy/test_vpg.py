@@ -83,7 +83,7 @@ def test_the_loss_puts_the_terms_together() -> None:
     torch.testing.assert_close(algorithm.compute_loss(batch).loss, expected)
 
 
-def test_advantages_are_complete_returns_above_the_values_standardised() -> None:
+def test_advantages_are_complete_returns_above_the_values_standardized() -> None:
     algorithm = _vpg()
     rollout = make_rollout(algorithm, seed=1)
     plain, _ = _vpg(VPGConfig(normalize_advantage=False, advantage_estimator="baseline")).prepare(

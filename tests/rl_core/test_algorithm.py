@@ -37,7 +37,7 @@ from rl_testing.rollouts import make_batch, make_rollout
 
 
 class LinearActor(Actor):
-    """A Gaussian around a linear function of the normalised observation."""
+    """A Gaussian around a linear function of the normalized observation."""
 
     def __init__(self, size: int = 2) -> None:
         box = spaces.Box(-1.0, 1.0, (size,), np.float32)

@@ -23,7 +23,7 @@ class Options:
     learning_rate: float | Schedule
     clip_range: float = 0.2
     num_epochs: int = 4
-    normalise: bool = True
+    normalize: bool = True
     label: str = "run"
     activation: Literal["tanh", "relu"] = "tanh"
     target_kl: float | None = None
@@ -58,7 +58,7 @@ def test_every_kind_of_field_comes_back_equal() -> None:
         learning_rate=parse_schedule("linear(0.0003, 0.0)"),
         clip_range=0.1,
         num_epochs=2**70,
-        normalise=False,
+        normalize=False,
         label="ünï\n",
         activation="relu",
         target_kl=0.01,

@@ -118,12 +118,12 @@ def test_dropout_by_hand() -> None:
     assert ensemble(features, noise).item() == pytest.approx(10.0 * 3.0 / 0.8)
 
 
-def test_normalised_layers_by_hand() -> None:
+def test_normalized_layers_by_hand() -> None:
     ensemble = EnsembleMLP(1, 2, (2,), 1, layer_norm=True, dropout=0.2)
     features, noise = _sizes_of_one_layer(ensemble)
     ensemble.norm_scales[0].data = torch.tensor([[[2.0, 3.0]]])
     ensemble.norm_shifts[0].data = torch.tensor([[[5.0, 0.5]]])
-    # (1, 3) is (-1, 1) when normalised, (0, 3.75) too, whose first number was dropped before.
+    # (1, 3) is (-1, 1) when normalized, (0, 3.75) too, whose first number was dropped before.
     for drawn in (None, noise):
         assert ensemble(features, drawn).item() == pytest.approx(3.0 + 10.0 * 3.5, abs=1e-3)
 

@@ -120,7 +120,7 @@ def test_groups_with_bounds_of_their_own_are_clipped_apart() -> None:
     torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.6, -0.8]))
 
 
-def test_each_group_has_its_own_learning_rate_and_optimiser() -> None:
+def test_each_group_has_its_own_learning_rate_and_optimizer() -> None:
     second = _group("b", learning_rate="slow", optimizer=OptimizerConfig(name="adam"))
     step = _pair(_group("a"), second, slow=0.01)
     step.step(torch.tensor([1.0, -2.0]), {})

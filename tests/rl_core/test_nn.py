@@ -71,7 +71,7 @@ class TestMLP:
         assert torch.equal(MLP(4, ())(x), x)
         assert MLP(4, ()).out_features == 4
 
-    def test_initialisation_is_orthogonal_with_the_asked_gain(self) -> None:
+    def test_initialization_is_orthogonal_with_the_asked_gain(self) -> None:
         net = MLP(8, (8,), 4, out_gain=0.01)
         hidden = net.hidden[0]
         assert isinstance(hidden, nn.Linear)
@@ -530,7 +530,7 @@ class TestEncoder:
         assert features.shape == (1, 5)
         assert features.sum() == 2.0
 
-    def test_only_continuous_vectors_are_normalised(self) -> None:
+    def test_only_continuous_vectors_are_normalized(self) -> None:
         space = spaces.Dict(
             {
                 "category": spaces.Discrete(2),

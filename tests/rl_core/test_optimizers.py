@@ -44,7 +44,7 @@ def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("_where")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_it_moves_as_torchs_own_optimiser(config: OptimizerConfig, dtype: torch.dtype) -> None:
+def test_it_moves_as_torchs_own_optimizer(config: OptimizerConfig, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     ours = torch.randn(7, generator=generator, dtype=dtype)
     theirs = ours.clone().requires_grad_()
@@ -132,7 +132,7 @@ def test_the_first_steps_by_hand() -> None:
     assert parameters.item() == pytest.approx(1.0 - 0.1 * 2.0 / (0.25 * 4.0) ** 0.5)
 
 
-def test_an_unknown_optimiser_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_optimizer_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'adam'"):
         OptimizerConfig(name="adm")  # type: ignore[arg-type]  # the user's mistake
 
@@ -165,7 +165,7 @@ def test_a_number_out_of_range_is_refused(field: str, value: float) -> None:
         ("sgd", "alpha"),
     ],
 )
-def test_a_number_that_the_optimiser_does_not_use_is_refused(name: str, field: str) -> None:
+def test_a_number_that_the_optimizer_does_not_use_is_refused(name: str, field: str) -> None:
     message = f"^{field} has no effect with name='{name}'; leave it out, or set name to"
     with pytest.raises(ConfigError, match=message):
         OptimizerConfig(**{"name": name, field: 0.5})  # type: ignore[arg-type]  # one field by name

@@ -64,15 +64,15 @@ class TwinCritics(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.normalise = nn.Sequential(nn.LayerNorm(5))
-        self.also = self.normalise[0]
+        self.normalize = nn.Sequential(nn.LayerNorm(5))
+        self.also = self.normalize[0]
         self.inner = nn.Parameter(0.5 * torch.randn(2, 5, 8))
         self.bias = nn.Parameter(torch.zeros(2, 1, 8))
         self.outer = nn.Parameter(0.5 * torch.randn(2, 8, 1))
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """Return `(2, N)`."""
-        x = self.also(self.normalise(torch.cat([observation, action], -1)))
+        x = self.also(self.normalize(torch.cat([observation, action], -1)))
         hidden = torch.tanh(torch.baddbmm(self.bias, x.expand(2, *x.shape), self.inner))
         return torch.bmm(hidden, self.outer).squeeze(-1)
 
@@ -138,7 +138,7 @@ class ReplayAlgorithm(Algorithm[ReplayConfig, ReplayBatch]):
 
 
 class Entropic(ReplayAlgorithm):
-    """Policy, twin critics and a learned temperature, each with an optimiser, as in SAC."""
+    """Policy, twin critics and a learned temperature, each with an optimizer, as in SAC."""
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         self.target_critics = copy.deepcopy(self.actor.critics)

@@ -619,7 +619,7 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         make_vec("CartPole-v1", vectorization="asynch")  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ConfigError, match="num_envs=0"):
         make_vec("CartPole-v1", 0)
-    with pytest.raises(ConfigError, match="no vectorised form"):
+    with pytest.raises(ConfigError, match="no vectorized form"):
         make_vec("Pendulum-v1", vectorization="native")
     with pytest.raises(ConfigError, match="gravitation"):
         make_vec("Pendulum-v1", env_kwargs={"gravitation": 3.0})

@@ -298,7 +298,7 @@ def test_a_state_that_does_not_fit_is_refused(damage: StateDict) -> None:
 
 
 class _SavedSuite(VecEnvSuite):
-    """What can be saved is resumed exactly by every vectoriser."""
+    """What can be saved is resumed exactly by every vectorizer."""
 
     vectorization: Literal["sync", "async", "native"]
 

@@ -117,7 +117,7 @@ def _same(ours: object, theirs: object, where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_steps_and_infos_are_those_of_gymnasiums_own_vectoriser(kind: str) -> None:
+def test_steps_and_infos_are_those_of_gymnasiums_own_vectorizer(kind: str) -> None:
     maker = EnvMaker(TellingEnv, {"kind": kind})
     gym = SyncVectorEnv(maker.numbered(3), autoreset_mode=AutoresetMode.SAME_STEP)
     with maker.sync(3, seed=5) as ours, GymVecEnv(gym, seed=5) as theirs:

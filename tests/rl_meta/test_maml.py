@@ -59,7 +59,7 @@ class QuadraticConfig(Config):
 
 
 class Quadratic(Algorithm[QuadraticConfig, RolloutBatch]):
-    """Minimises half the squared distance of the place to the mean observation."""
+    """Minimizes half the squared distance of the place to the mean observation."""
 
     @property
     def schedule(self) -> UpdateSchedule:

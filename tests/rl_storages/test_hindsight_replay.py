@@ -1,4 +1,4 @@
-"""Goals relabelled in hindsight, compared with what episodes say when they are gone through."""
+"""Goals relabeled in hindsight, compared with what episodes say when they are gone through."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from rl_storages import (
     ReplayBuffer,
     SequenceConfig,
 )
-from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.gather.hindsight import NewGoals, Relabeler, Rewards
 from rl_storages.replay.episodes import Episodes
 from rl_storages.replay.flags import Mask, Positions
 from rl_testing._rows import Row
@@ -160,7 +160,7 @@ def test_goals_stay_in_their_slice(name: str, strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("k", [0.0, 1.0, 4.0])
-def test_so_many_are_relabelled(k: float) -> None:
+def test_so_many_are_relabeled(k: float) -> None:
     """k of k + 1, whichever they are; within four standard deviations."""
     storage, oracle = _pair(LIFE, HindsightConfig(k=k))
     for transition in LIFE.transitions(STEPS):
@@ -270,22 +270,22 @@ def test_an_end_that_has_nothing_to_do_with_goals_remains(n_step: int) -> None:
     assert (reached & ~batch.terminated).any()
 
 
-class _BeforeTheAction(Relabeller):
+class _BeforeTheAction(Relabeler):
     def achieved_after(self, slots: Positions) -> Tensor:
         return super().achieved_after((slots - self._ring.num_envs) % self._ring.num_slots)
 
 
-class _IgnoresEnds(Relabeller):
+class _IgnoresEnds(Relabeler):
     def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
         return super().judge(rows, goals, counts)[0], None
 
 
-class _ForgetsFalls(Relabeller):
+class _ForgetsFalls(Relabeler):
     def _ended_by_goal(self, slots: Positions) -> Mask:
         return np.ones(slots.shape, dtype=np.bool_)
 
 
-class _MixesGoals(Relabeller):
+class _MixesGoals(Relabeler):
     def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
         rewards, ends = super().judge(rows, goals, counts)
         others = super().judge(rows, goals.flip(0), counts)[0]
@@ -293,7 +293,7 @@ class _MixesGoals(Relabeller):
         return rewards, ends
 
 
-class _KeepsTheNextGoal(Relabeller):
+class _KeepsTheNextGoal(Relabeler):
     def write(self, columns: Mapping[str, Tensor], new: NewGoals, axis: int = 0) -> None:
         first = {name: c for name, c in columns.items() if not name.startswith("next_")}
         super().write(first, new, axis)
@@ -335,8 +335,8 @@ class _StartsTooEarly(Episodes):
 def test_wrong_goals_are_found_out(
     mutant: type, strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_relabeller = issubclass(mutant, Relabeller)
-    module = "replay.buffer.Relabeller" if is_relabeller else "gather.hindsight.Episodes"
+    is_relabeler = issubclass(mutant, Relabeler)
+    module = "replay.buffer.Relabeler" if is_relabeler else "gather.hindsight.Episodes"
     monkeypatch.setattr(f"rl_storages.{module}", mutant)
     assert any(_fails(life, strategy) for life in ALL_LIVES.values())
 
@@ -377,7 +377,7 @@ def test_a_restored_storage_relabels_alike(sampler: Mapping[str, Any]) -> None:
 
 
 def test_weights_are_those_of_the_priorities() -> None:
-    """A relabelled sample has the key and the weight of the transition it was made of."""
+    """A relabeled sample has the key and the weight of the transition it was made of."""
     prioritized = PrioritizedConfig(alpha=1.0, beta=1.0, epsilon=0.0)
     storage, _ = _pair(LIFE, HindsightConfig(k=1.0), prioritized=prioritized)
     for transition in LIFE.transitions(40):

@@ -131,7 +131,7 @@ def test_all_of_a_window_are_drawn_alike() -> None:
 
 
 def test_priorities_count_within_a_window() -> None:
-    """Eq. (1) of prioritised draws, with its sum over the newest; weights of 1/N and beta 1.
+    """Eq. (1) of prioritized draws, with its sum over the newest; weights of 1/N and beta 1.
 
     Smaller priorities that are stored, but not in the window, make no weight smaller.
     """

@@ -132,7 +132,7 @@ def test_what_is_counted_is_what_there_is(
     options: dict[str, Any], trees: int, per_row: int
 ) -> None:
     storage = _allocated(ReplayBuffer(3_000, **options), GOALS)
-    arrays = {**_arrays(storage._sampler), **_arrays(storage._relabeller)}
+    arrays = {**_arrays(storage._sampler), **_arrays(storage._relabeler)}
     kept = sum(array.nbytes for array in arrays.values())
     assert kept == storage.nbytes - storage.ring.columns.nbytes
     assert kept >= (4 * trees + per_row) * 3_001

@@ -1,4 +1,4 @@
-"""What the suite of vectorised environments accepts, and what it catches."""
+"""What the suite of vectorized environments accepts, and what it catches."""
 
 from dataclasses import replace
 

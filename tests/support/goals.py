@@ -35,7 +35,7 @@ WITHOUT_ENDS = GoalFunctions(scripted_reward)
 
 @dataclass(frozen=True, slots=True)
 class ReferenceGoals:
-    """Tells what a storage relabelled of a script with ``observation="goals"``; a `Relabelling`.
+    """Tells what a storage relabeled of a script with ``observation="goals"``; a `Relabeling`.
 
     Attributes:
         strategy: which achieved goals may be desired instead.

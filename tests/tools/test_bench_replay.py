@@ -64,7 +64,7 @@ def test_our_buffer_does_every_operation(name: str) -> None:
     size = 1500  # more than one episode, so that the oldest are overwritten
     found = replay_run.measure(name, "ours", size, seconds=0.0)
     assert found["rate"] > 0.0
-    num_episodes = 30 if operation.is_relabelled else 2
+    num_episodes = 30 if operation.is_relabeled else 2
     assert size - num_episodes <= found["transitions"] <= size
 
 

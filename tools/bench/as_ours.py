@@ -11,7 +11,7 @@ import torch
 def hold_statistics(model: Any) -> None:
     """Take observations into the running statistics once per update, after it.
 
-    The last one of a rollout is the first one of the next: it counts there, and is normalised anew.
+    The last one of a rollout is the first one of the next: it counts there, and is normalized anew.
     """
     normalizer = model.get_vec_normalize_env()
     statistics = normalizer.obs_rms

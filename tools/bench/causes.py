@@ -27,7 +27,7 @@ _DQN = ("targets move after gradient steps",)
 _WAYS: Mapping[str, tuple[str, ...]] = {
     "dqn/CartPole-v1": _DQN,
     "dqn/LunarLander-v3": _DQN,
-    "ppo/Pendulum-v1": _DIVISOR,  # which normalises no observations
+    "ppo/Pendulum-v1": _DIVISOR,  # which normalizes no observations
     "ppo/HalfCheetah-v5": _ON_POLICY,
     "ppo/Walker2d-v5": _ON_POLICY,
 }

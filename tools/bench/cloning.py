@@ -1,4 +1,4 @@
-"""What behaviour cloning keeps of an expert, by the plan in ``cloning.toml``.
+"""What behavior cloning keeps of an expert, by the plan in ``cloning.toml``.
 
 Every run is recorded when it ends, and a run that is recorded is not made again.
 """

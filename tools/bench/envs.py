@@ -1,7 +1,7 @@
-"""Steps per second of every vectoriser, beside those of Gymnasium, Stable-Baselines3 and EnvPool.
+"""Steps per second of every vectorizer, beside those of Gymnasium, Stable-Baselines3 and EnvPool.
 
 Each system steps the same environments with the same actions in a process of its own; what
-`VecEnv` adds to a step of another vectoriser is measured by turns in one process. Run nothing else
+`VecEnv` adds to a step of another vectorizer is measured by turns in one process. Run nothing else
 meanwhile. The whole takes some 20 minutes.
 """
 
@@ -62,7 +62,7 @@ ADDED_TO: Mapping[str, str] = {
     "ours-native": "gymnasium-native",
     "ours-envpool": "envpool",
 }
-"""The bare vectoriser by ours."""
+"""The bare vectorizer by ours."""
 
 _ADDED_COUNT = 8
 _ADDED_GOAL_US = 10.0
@@ -118,7 +118,7 @@ def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
 
 
 def measure_added(options: argparse.Namespace) -> Found:
-    """Measure what `VecEnv` adds to a step of other vectorisers."""
+    """Measure what `VecEnv` adds to a step of other vectorizers."""
     jobs = {
         system: Job(
             SYSTEMS[system],

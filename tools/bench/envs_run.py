@@ -67,7 +67,7 @@ def measure(env: str, count: int, system: str, seconds: float) -> dict[str, floa
 
 
 def measure_added(count: int, system: str, seconds: float) -> dict[str, float]:
-    """Measure what one of our vectorisers adds to a step of the one that it wraps or replaces.
+    """Measure what one of our vectorizers adds to a step of the one that it wraps or replaces.
 
     Both step CartPole by turns, so that a machine that becomes slower slows both.
 

@@ -42,7 +42,7 @@ _GREY = "#808080"
 """Of texts and axes; it can be read on white and on black."""
 
 Style: TypeAlias = tuple[str, str, str]
-"""Name, colour and line of a band."""
+"""Name, color and line of a band."""
 
 _OURS: Style = ("rl toolbox", "#3b82f6", "-")
 _PEERS: Mapping[str, Style] = {
@@ -130,7 +130,7 @@ def draw_figure(bands: Mapping[Style, Band], title: str, ordinate: str, path: Pa
     """Draw one figure of lines over environment steps.
 
     Args:
-        bands: by name, colour and line; at least one.
+        bands: by name, color and line; at least one.
         title: of the figure.
         ordinate: what is drawn.
         path: of the SVG file.
@@ -160,11 +160,11 @@ def _style(row: PlanRow, system: str) -> Style:
 
 
 def _draw_band(axes: Axes, style: Style, made: Band) -> None:
-    name, colour, line = style
+    name, color, line = style
     label = f"{name}, {made.num_seeds} seed{'s' if made.num_seeds > 1 else ''}"
     if made.num_seeds > 1:
-        axes.fill_between(made.steps, made.low, made.high, color=colour, alpha=0.2, linewidth=0.0)
-    axes.plot(made.steps, made.mean, line, color=colour, linewidth=1.5, label=label)
+        axes.fill_between(made.steps, made.low, made.high, color=color, alpha=0.2, linewidth=0.0)
+    axes.plot(made.steps, made.mean, line, color=color, linewidth=1.5, label=label)
 
 
 def title(row: PlanRow) -> str:

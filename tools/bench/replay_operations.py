@@ -51,7 +51,7 @@ class Operation:
         draws: draw a batch of 256.
         n_step: rewards in a transition.
         is_prioritized: draw by priority, and learn as many priorities.
-        is_relabelled: draw four of five transitions with a goal that was achieved later.
+        is_relabeled: draw four of five transitions with a goal that was achieved later.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Operation:
     draws: bool = True
     n_step: int = 1
     is_prioritized: bool = False
-    is_relabelled: bool = False
+    is_relabeled: bool = False
 
 
 def _real(size: int) -> spaces.Box:
@@ -114,7 +114,7 @@ OPERATIONS: Mapping[str, Operation] = {
         title="draw 256 of FetchReach's size with goals in hindsight (`future`, k = 4)",
         systems=("ours", "sb3"),
         data="fetchreach",
-        is_relabelled=True,
+        is_relabeled=True,
     ),
 }
 """By the name that the command line takes."""

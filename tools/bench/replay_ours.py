@@ -25,7 +25,7 @@ class Buffer:
         options: dict[str, Any] = {"n_step": operation.n_step}
         if operation.is_prioritized:
             options["prioritized"] = PrioritizedConfig()
-        if operation.is_relabelled:
+        if operation.is_relabeled:
             options["hindsight"] = HindsightConfig(strategy="future", k=4)
             options["her_function"] = goal_reward
         self._buffer = _allocated(DATA[operation.data], size, options)

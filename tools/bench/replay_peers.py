@@ -27,7 +27,7 @@ class SB3Buffer:
         options: dict[str, Any] = {}
         if operation.n_step > 1:
             name, options = "NStepReplayBuffer", {"n_steps": operation.n_step, "gamma": GAMMA}
-        if operation.is_relabelled:
+        if operation.is_relabeled:
             name = "HerReplayBuffer"
             options = {"env": _Goals(), "n_sampled_goal": 4, "goal_selection_strategy": "future"}
         self._buffer = _sb3_buffer(name, data, size, options)

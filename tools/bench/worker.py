@@ -112,7 +112,7 @@ def measure_envs(payload: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def measure_envs_added(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Measure what one of our vectorisers adds to another one's step."""
+    """Measure what one of our vectorizers adds to another one's step."""
     from bench import envs_run
 
     return {

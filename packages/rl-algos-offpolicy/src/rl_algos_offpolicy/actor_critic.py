@@ -1,11 +1,10 @@
 """What DDPG, TD3 and SAC share: critics step first, and then the policy by what they learned."""
 
-from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_core.algorithm import Algorithm, UpdateSchedule
+from rl_core.algorithm import Algorithm
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import ParameterGroup
 
@@ -13,7 +12,7 @@ ConfigT = TypeVar("ConfigT", bound=OffPolicyConfig)
 
 
 class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
-    """Base of algorithms whose policy maximises what critics say of its actions.
+    """Base of algorithms whose policy maximizes what critics say of its actions.
 
     The critics are a group of parameters that steps first. The policy's loss is computed by what
     they have learned then, at the pace that a subclass says. Its config has a learning rate for
@@ -28,13 +27,8 @@ class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         """Gradient steps of the critics per step of the policy."""
         return 1
 
-    @cached_property
-    def schedule(self) -> UpdateSchedule:
-        """Take some gradient steps after every few environment transitions."""
-        return UpdateSchedule.of(self.config)
-
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give critics and policy an optimiser each, and let the policy follow."""
+        """Give critics and policy an optimizer each, and let the policy follow."""
         names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
         return tuple(self.parameter_group(name, modules) for name, modules in names.items())
 

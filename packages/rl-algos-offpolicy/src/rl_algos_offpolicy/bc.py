@@ -1,4 +1,4 @@
-r"""Behaviour cloning: imitate what an expert does where the expert goes.
+r"""Behavior cloning: imitate what an expert does where the expert goes.
 
 Source: Pomerleau 1991, https://doi.org/10.1162/neco.1991.3.1.88; as a baseline: Ho, Gupta and Ermon
 2016, https://arxiv.org/abs/1605.08478.

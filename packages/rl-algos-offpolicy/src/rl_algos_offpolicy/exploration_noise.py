@@ -1,6 +1,6 @@
 """The exploration noise of DDPG and TD3.
 
-`rl_algos_offpolicy.deterministic` adds it to their actions. DQN's ε-greedy exploration is in
+`rl_algos_offpolicy.ddpg` adds it to their actions. DQN's ε-greedy exploration is in
 `rl_algos_offpolicy.dqn`.
 """
 

@@ -52,7 +52,7 @@ class DroQ(SAC):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Learn from one environment, with two critics with dropout and layer normalisation."""
+        """Learn from one environment, with two critics with dropout and layer normalization."""
         return off_policy_recipe(
             {"policy": "stochastic", "critic_dropout": 0.01, "critic_layer_norm": True},
             algorithm=_MANY_STEPS,

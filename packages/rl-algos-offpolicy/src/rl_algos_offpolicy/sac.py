@@ -30,7 +30,7 @@ two equations; a step on (7), (4) and (5) is taken only once per update:
     (``policy_value="mean"``)
 
 DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, Algorithm 2) has two critics with
-dropout and layer normalisation; (1), (2), and (3) or (7), each draw their own dropout masks.
+dropout and layer normalization; (1), (2), and (3) or (7), each draw their own dropout masks.
 
 (2) steps first; then (3) and (4) step together.
 
@@ -272,7 +272,7 @@ class SAC(ActorCritic[SACConfig]):
         return off_policy_recipe({"policy": "stochastic"})
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give critics, policy and temperature an optimiser each, the last without decay."""
+        """Give critics, policy and temperature an optimizer each, the last without decay."""
         groups = super().parameter_groups()
         if not self.config.learn_temperature:
             return groups

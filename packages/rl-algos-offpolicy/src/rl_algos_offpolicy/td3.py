@@ -15,7 +15,7 @@ Source: Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, Algorithm 1.
 Deviations from the paper: actions are in [-1, 1], so that noise is in units of half the range; y
 discounts several rewards when the storage gathers several steps.
 
-(2) and (3) are in `rl_algos_offpolicy.deterministic`.
+(2) and (3) are those of DDPG, in `rl_algos_offpolicy.ddpg`.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from torch import Tensor
 from rl_algos_offpolicy.actor import next_obs_inputs
 from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.critics.critics import bootstrapped_target
-from rl_algos_offpolicy.deterministic import DeterministicAlgorithm, DeterministicConfig
+from rl_algos_offpolicy.ddpg import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch
 from rl_core.config import Count, ScheduledNonNegative

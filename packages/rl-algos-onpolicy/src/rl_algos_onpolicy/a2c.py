@@ -2,16 +2,16 @@ r"""Advantage actor-critic.
 
 Source: Mnih et al. 2016, https://arxiv.org/abs/1602.01783, synchronous form.
 
-The losses are Eq. (1) and (2) of `rl_algos_onpolicy.policy_gradient`, with n-step advantages.
+The losses are Eq. (1) and (2) of `rl_algos_onpolicy.vpg`, with n-step advantages.
 
 Deviations from the paper: environments step together instead of asynchronously; policy and
-value function have optimisers of their own, so that their rates can differ.
+value function have optimizers of their own, so that their rates can differ.
 """
 
 from dataclasses import dataclass, field
 
 from rl_algos_onpolicy.defaults import on_policy_recipe
-from rl_algos_onpolicy.policy_gradient import PolicyGradient, PolicyGradientConfig
+from rl_algos_onpolicy.vpg import PolicyGradient, PolicyGradientConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.config import ScheduledNonNegative, ScheduledPositive
 from rl_core.gradients import OptimizerConfig

@@ -26,16 +26,16 @@ def advantage_columns(
     keeps_policy: bool = False,
     logs_entropy: bool = False,
 ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-    """Estimate advantages and, before they are normalised, value targets.
+    """Estimate advantages and, before they are normalized, value targets.
 
     Args:
-        actor: with the behaviour's weights.
+        actor: with the behavior's weights.
         rollout: `(T, B, ...)`.
         config: which estimator and value target, and whether entropy is rewarded.
         hyper: the present discount, λ and coefficient of the entropy.
         normalizes: give advantages the size that the config says, see `normalized_advantage`.
         has_value: False where no value function is learned: all values are 0.
-        keeps_policy: attach the behaviour's distribution, for `from_columns`.
+        keeps_policy: attach the behavior's distribution, for `from_columns`.
         logs_entropy: add its mean entropy to the metrics, where no loss does.
 
     Returns:
@@ -76,7 +76,7 @@ def advantage_columns(
 def normalized_advantage(
     advantage: Tensor, valid: Tensor, config: OnPolicyConfig, *, over_minibatch: bool = False
 ) -> Tensor:
-    """Normalise advantages, and make them positive, as the config says.
+    """Normalize advantages, and make them positive, as the config says.
 
     Args:
         advantage: of any shape.

@@ -15,7 +15,7 @@ from rl_core.gradients import OptimizerConfig
 from rl_core.returns import AdvantageEstimator, ValueTarget
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
-"""Over which samples advantages are normalised."""
+"""Over which samples advantages are normalized."""
 
 EntropyMethod = Literal["regularized", "max", "no_entropy"]
 """Add the mean entropy to the objective, each step's entropy to its reward, or neither."""

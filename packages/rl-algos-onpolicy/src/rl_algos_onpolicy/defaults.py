@@ -14,7 +14,7 @@ def on_policy_recipe(
 ) -> DefaultRecipe:
     """Compose an `OnPolicyActor` with a `RolloutStorage`.
 
-    Continuous control gets normalised observations, where they are vectors at least in part, and
+    Continuous control gets normalized observations, where they are vectors at least in part, and
     scaled rewards; without them the sizes of observations and rewards decide whether anything is
     learned.
 

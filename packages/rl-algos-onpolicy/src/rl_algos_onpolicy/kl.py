@@ -24,7 +24,7 @@ def mean_kl(batch: RolloutBatch, now: Distribution) -> Tensor:
     """Eq. (1), 0-dim, over the samples that count.
 
     Args:
-        batch: with the behaviour's policy among its extras.
+        batch: with the behavior's policy among its extras.
         now: the present policy at the batch's observations.
     """
     return masked_mean(from_columns(now, batch.extras).kl_divergence(now), batch.mask)

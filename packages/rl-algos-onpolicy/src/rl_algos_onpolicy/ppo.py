@@ -1,4 +1,4 @@
-r"""Proximal policy optimisation.
+r"""Proximal policy optimization.
 
 Source: Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 
@@ -21,7 +21,7 @@ coefficient $\beta$ adapts after each update, so that the divergence stays near 
 
 (6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$; an update ends once $KL > 4 d$
 
-Deviations from the paper: advantages are standardised, the gradient's norm is bounded, and
+Deviations from the paper: advantages are standardized, the gradient's norm is bounded, and
 the clipped value loss (3), which the paper does not have, is an option. The paper does not end
 updates early as (6) does either; other implementations check once per epoch, this one in each
 minibatch.
@@ -191,7 +191,7 @@ def clipped_value_loss(
 
     Args:
         value: shape `(N,)`.
-        old_value: shape `(N,)`, of the behaviour's value function.
+        old_value: shape `(N,)`, of the behavior's value function.
         value_target: shape `(N,)`.
         clip_range: ε, 0-dim.
         mask: shape `(N,)`, which samples count.
@@ -220,7 +220,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take rollouts of eight environments; normalise where actions are continuous."""
+        """Take rollouts of eight environments; normalize where actions are continuous."""
         return on_policy_recipe(env, num_envs=8, num_steps=256)
 
     def update_algorithm_parameter(
@@ -236,7 +236,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Learn policy and value function with one optimiser."""
+        """Learn policy and value function with one optimizer."""
         check_no_intrinsic_value(self.actor)
         return (self.actor_group(),)
 

@@ -1,4 +1,4 @@
-r"""Trust region policy optimisation.
+r"""Trust region policy optimization.
 
 Source: Schulman et al. 2015, https://arxiv.org/abs/1502.05477.
 
@@ -14,7 +14,7 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 Once per rollout the policy takes the step of `rl_core.gradients.trust_region` for (2); then
 gradient steps on minibatches lower (3).
 
-Deviations from the paper: advantages are estimated by GAE and standardised, and the entropy in
+Deviations from the paper: advantages are estimated by GAE and standardized, and the entropy in
 (1), which the paper does not have, is an option.
 """
 
@@ -38,7 +38,6 @@ from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
     EnvSpec,
-    UpdateSchedule,
     whole_batch,
 )
 from rl_core.batch import Rollout, RolloutBatch
@@ -113,14 +112,9 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     exchanges_gradients: ClassVar[bool] = False
     takes_add_ons: ClassVar[bool] = True
 
-    @property
-    def schedule(self) -> UpdateSchedule:
-        """Update once per rollout; epochs and minibatches are the value function's."""
-        return UpdateSchedule.of(self.config)
-
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take rollouts of eight environments; normalise where actions are continuous."""
+        """Take rollouts of eight environments; normalize where actions are continuous."""
         return on_policy_recipe(env, num_envs=8, num_steps=256)
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:

@@ -48,7 +48,7 @@ def origin(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks and colours."""
+    """Return a text without line breaks and colors."""
     return " ".join(_ANSI.sub("", text).split())
 
 

@@ -62,7 +62,7 @@ class Actor(nn.Module, ABC):
     """Networks that map observations to actions, and to values.
 
     A subclass implements `distribution` and, as far as its algorithms need them, `value` or
-    `q_values`. Recurrent actors also declare ``state_sizes``. Observation normalisation belongs
+    `q_values`. Recurrent actors also declare ``state_sizes``. Observation normalization belongs
     here, in front of the networks, so that it is saved and exported with the weights.
 
     Args:

@@ -139,8 +139,8 @@ class RolloutBatch:
     Attributes:
         observation: shape `(N, ...)`.
         action: shape `(N, ...)`, actor-space.
-        log_prob: shape `(N,)`, of the behaviour policy.
-        value: shape `(N,)`, of the behaviour's value network.
+        log_prob: shape `(N,)`, of the behavior policy.
+        value: shape `(N,)`, of the behavior's value network.
         advantage: shape `(N,)`.
         value_target: shape `(N,)`.
         mask: shape `(N,)`, float: 1 for a transition, 0 for a row that only reset or pads.

@@ -99,7 +99,7 @@ def set_allowed(distributions: Collection[str] | None) -> None:
             variable decide again, which permits all where it is not set.
     """
     global _allowed  # one switch for the process, like the variable it stands for
-    _allowed = None if distributions is None else frozenset(map(_normalised, distributions))
+    _allowed = None if distributions is None else frozenset(map(_normalized, distributions))
 
 
 def known_kind(kind: str) -> str:
@@ -213,11 +213,11 @@ def _is_allowed(distribution: str) -> bool:
         listed = os.environ.get(ALLOW_VARIABLE)
         if listed is None:
             return True
-        allowed = frozenset(_normalised(name) for name in listed.split(","))
-    return _normalised(distribution) in allowed | {"rl-core"}
+        allowed = frozenset(_normalized(name) for name in listed.split(","))
+    return _normalized(distribution) in allowed | {"rl-core"}
 
 
-def _normalised(distribution: str) -> str:
+def _normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution.strip()).lower()
 
 
@@ -246,7 +246,7 @@ def _misfit(distribution: str, version: str) -> str | None:
         return None
     for needed in declared:
         applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if not applies or _normalised(needed.name) not in _OURS:
+        if not applies or _normalized(needed.name) not in _OURS:
             continue
         with contextlib.suppress(metadata.PackageNotFoundError):
             installed = metadata.version(needed.name)

@@ -45,7 +45,7 @@ def spawn_seed(seed: int, name: str, index: int = 0) -> int:
     Args:
         seed: the run's seed, at least 0.
         name: purpose of the seed.
-        index: number of the seed among several, such as the row of a vectorised environment.
+        index: number of the seed among several, such as the row of a vectorized environment.
 
     Returns:
         A number from 0 to 2**31 - 1, which every simulator accepts.

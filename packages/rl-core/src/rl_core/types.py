@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[np.generic]
 """A NumPy array of any dtype."""
 
 ArrayLike: TypeAlias = Array | Tensor
-"""What a vectorised environment may hand out: a NumPy array or a tensor."""
+"""What a vectorized environment may hand out: a NumPy array or a tensor."""
 
 Observation: TypeAlias = Tensor | Mapping[str, Tensor]
 """One tensor, or for a dict space one tensor per key (nested keys are joined with ``/``)."""

@@ -25,18 +25,18 @@ _FLAGS = (bool, int, np.bool_, np.integer)
 class EnvGuard(gymnasium.Wrapper):
     """Name the environment and the field in every fault; keep final observations apart.
 
-    Vectorisers join what their environments return into one array, and an error there names no
+    Vectorizers join what their environments return into one array, and an error there names no
     environment. Each step is checked as far as it costs next to nothing. The first reset and step,
     and each step whose observation changes shape or dtype, are checked thoroughly.
 
-    The last observation of an episode is copied, because a vectoriser that resets in the same
+    The last observation of an episode is copied, because a vectorizer that resets in the same
     step holds it while the environment, which may reuse its buffer, is reset.
 
     Dict and Tuple actions become one vector; see `FlattenAction`.
 
     Args:
         env: the environment.
-        index: its row in the vectorised environment.
+        index: its row in the vectorized environment.
         check: False leaves out the checks, but still names the environment if it raises.
     """
 

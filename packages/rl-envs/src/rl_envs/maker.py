@@ -122,7 +122,7 @@ class EnvMaker:
 
     @property
     def has_native_vector(self) -> bool:
-        """Whether a vectorised form is registered that takes these arguments and no wrappers."""
+        """Whether a vectorized form is registered that takes these arguments and no wrappers."""
         spec = self.spec
         if spec is None or spec.vector_entry_point is None:
             return False
@@ -149,7 +149,7 @@ class EnvMaker:
         return [partial(self, index) for index in range(checked_num_envs(num_envs))]
 
     def native_vector(self, num_envs: int) -> VectorEnv:
-        """Build the registered vectorised form.
+        """Build the registered vectorized form.
 
         Raises:
             ConfigError: if there is none for these arguments and wrappers.
@@ -158,7 +158,7 @@ class EnvMaker:
         """
         if self.spec is None or not self.has_native_vector:
             raise ConfigError(
-                f"{self.name} has no vectorised form of its own that takes the arguments "
+                f"{self.name} has no vectorized form of its own that takes the arguments "
                 f"{sorted(self.kwargs)} and {len(self.wrappers)} wrappers; use the vectorization "
                 "auto, sync or async"
             )

@@ -27,7 +27,7 @@ class Preset:
         ids: matches the ids, with or without a version.
         entry_point: prefix, or prefixes, of the entry points of the registered ids.
         kwargs: default arguments of the environments.
-        native_kwargs: default arguments of their vectorised form, by whether it is for testing.
+        native_kwargs: default arguments of their vectorized form, by whether it is for testing.
         prepare: wraps a training or a testing environment; the second argument says whether it is
             for testing.
         conflicts: versions of packages that are known not to go together.

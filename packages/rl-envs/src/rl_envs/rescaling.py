@@ -32,7 +32,7 @@ def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
     bounded = _is_bounded(space) & (space.low < space.high)
     if not bounded.any():
         raise SpaceError(
-            f"no entry of {space} is bounded; leave rescale_observation out, or normalise by "
+            f"no entry of {space} is bounded; leave rescale_observation out, or normalize by "
             "running statistics with the actor's normalize_observations"
         )
     # Where it is not bounded, [-1, 1] is mapped to itself.

@@ -297,7 +297,7 @@ def make_gym_vec(
 ) -> VecEnv:
     """Make a vector environment in this process, the plain way.
 
-    An id with a vectorised form of its own (``CartPole-v1``) gets it, unless that form does not
+    An id with a vectorized form of its own (``CartPole-v1``) gets it, unless that form does not
     take the arguments; all others are stepped one by one and reset in the same step.
 
     Args:

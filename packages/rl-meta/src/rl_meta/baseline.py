@@ -8,7 +8,7 @@ Source: Duan et al. 2016, https://arxiv.org/abs/1604.06778, section 4.
 
 (3) $V(o, t) = \phi(o, t)^\top w$
 
-The fit is exact: there is nothing to initialise, to train or to forget to train.
+The fit is exact: there is nothing to initialize, to train or to forget to train.
 """
 
 import torch

@@ -33,7 +33,6 @@ from rl_core.algorithm import (
     DefaultRecipe,
     EnvSpec,
     PolicyLossAddOn,
-    UpdateSchedule,
     run_update,
 )
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
@@ -193,11 +192,6 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     @property
     def _is_regularized(self) -> bool:
         return any(getattr(self.config, name) != 0.0 for name in _REGULARIZERS)
-
-    @property
-    def schedule(self) -> UpdateSchedule:
-        """Update once per rollout."""
-        return UpdateSchedule.of(self.config)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

@@ -215,7 +215,7 @@ class ActorSuite:
         expected, got = (_act(each, noise, state) for each in (actor, other))
         assert torch.equal(got.action, expected.action)
 
-    def test_only_the_normalisation_learns_from_observations(self, case: tuple[str, str]) -> None:
+    def test_only_the_normalization_learns_from_observations(self, case: tuple[str, str]) -> None:
         """Acting and evaluating change nothing in the actor."""
         actor = self._actor(case)
         before = {name: tensor.clone() for name, tensor in actor.state_dict().items()}
@@ -226,7 +226,7 @@ class ActorSuite:
         check_same_state(dict(actor.state_dict()), dict(before))
 
     def test_the_modules_it_names_are_there(self, case: tuple[str, str]) -> None:
-        """An algorithm with two optimisers finds both sets of parameters by these names."""
+        """An algorithm with two optimizers finds both sets of parameters by these names."""
         actor = self._actor(case)
         assert not set(actor.policy_modules) & set(actor.value_modules)
         for name in (*actor.policy_modules, *actor.value_modules):

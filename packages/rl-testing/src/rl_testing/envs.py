@@ -30,12 +30,12 @@ _AFTER_LOADING = (
 class VecEnvSuite:
     """Conformance tests of a `VecEnv`: subclass, supply `make_env`, inherit the tests.
 
-    The author of a vectoriser supplies `vectorize` as well, and gets the tests by value.
+    The author of a vectorizer supplies `vectorize` as well, and gets the tests by value.
 
     Attributes:
         is_random: set it to False where seeds make no difference.
         num_steps: how many steps the tests play; a random policy must end an episode in them.
-        may_end_both_ways: set it to True for a vectoriser of environments that may be terminated
+        may_end_both_ways: set it to True for a vectorizer of environments that may be terminated
             and truncated in the same step, as Gymnasium's are where both happen at once.
     """
 
@@ -44,7 +44,7 @@ class VecEnvSuite:
     num_steps = 300
 
     def make_env(self) -> VecEnv:
-        """Return a new vectorised environment of at least two rows."""
+        """Return a new vectorized environment of at least two rows."""
         raise NotImplementedError
 
     def vectorize(self, env_functions: EnvFunctions) -> VecEnv | None:

@@ -19,7 +19,7 @@ from rl_core.types import Observation
 
 
 class NormalizedObservation(nn.Module):
-    """Normalise vectors and images by running statistics and clip them to 5; one-hot the rest.
+    """Normalize vectors and images by running statistics and clip them to 5; one-hot the rest.
 
     Args:
         space: the environment's observation space.
@@ -95,7 +95,7 @@ class NormalizedObservation(nn.Module):
 
 
 class FeatureNet(nn.Module):
-    """Features of normalised observations, the default target and predictor.
+    """Features of normalized observations, the default target and predictor.
 
     Args:
         shapes: of the parts, see `NormalizedObservation`.

@@ -2,7 +2,7 @@ r"""Random network distillation: what is hard to predict is new, and worth seein
 
 Source: Burda et al. 2018, https://arxiv.org/abs/1810.12894.
 
-With a fixed random network $f$, a trained one $\hat f$, and observations normalised and clipped:
+With a fixed random network $f$, a trained one $\hat f$, and observations normalized and clipped:
 
 (1) $i(s) = \tfrac1n \|\hat f_\psi(s) - f(s)\|^2$, how new an observation is
 
@@ -101,7 +101,7 @@ class Novelty(nn.Module):
     Args:
         observation_space: of one environment.
         config: options.
-        target: instead of the default network; from a list of normalised parts, each with the same
+        target: instead of the default network; from a list of normalized parts, each with the same
             batch axes, of which there may be several, to features `(*batch, F)`.
         predictor: likewise; its features must have the target's width.
         device: where all of it shall be, networks that are given among it; None takes the CPU.

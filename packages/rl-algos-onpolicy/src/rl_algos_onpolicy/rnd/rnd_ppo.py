@@ -11,9 +11,9 @@ The extrinsic stream ends with episodes; the intrinsic one does not, and has a d
 $L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd.rnd`.
 
 Deviations from the paper: extrinsic rewards are not clipped, but scaled by the default recipe; the
-sum is standardised as PPO does it. The predictor has an optimiser of its own, and its gradient no
+sum is standardized as PPO does it. The predictor has an optimizer of its own, and its gradient no
 bound: ``max_grad_norm`` is that of policy and value functions. With ``standardize_streams`` each
-stream is standardised before they are added, whatever its scale. Where the extrinsic reward is
+stream is standardized before they are added, whatever its scale. Where the extrinsic reward is
 always the same this makes the noise of its value function twice as large as all that is new.
 """
 
@@ -60,7 +60,7 @@ class RNDPPOConfig(PPOConfig):
         PPOConfig.__post_init__(self)
         if self.entropy_method == "max" and self.standardize_streams:
             raise ConfigError(
-                "entropy_method='max' rewards entropy, which standardised streams would take out "
+                "entropy_method='max' rewards entropy, which standardized streams would take out "
                 "again; set standardize_streams=False, or use 'regularized'"
             )
 
@@ -126,7 +126,7 @@ class RNDPPO(PPO):
         return self._rnd.novelty
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give the predictor an optimiser of its own, with the same learning rate."""
+        """Give the predictor an optimizer of its own, with the same learning rate."""
         actor = self.actor
         if not isinstance(actor, OnPolicyActor) or not actor.config.intrinsic_value:
             raise ConfigError(

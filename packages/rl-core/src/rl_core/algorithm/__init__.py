@@ -1,4 +1,4 @@
-"""The algorithm contract: what to minimise; everything around it is here, once."""
+"""The algorithm contract: what to minimize; everything around it is here, once."""
 
 from rl_core.algorithm.add_ons import PolicyLossAddOn as PolicyLossAddOn
 from rl_core.algorithm.add_ons import PreparedRollout as PreparedRollout

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -40,11 +41,11 @@ ConfigT = TypeVar("ConfigT")
 
 
 class Algorithm(ABC, Generic[ConfigT, BatchT]):
-    """Learns from batches by minimising a loss.
+    """Learns from batches by minimizing a loss.
 
-    A subclass writes `schedule`, `loss`, `default_recipe` and, on-policy, `prepare`. It may
-    override what follows them below. Acting, gradient steps in their three forms, schedules of
-    hyper-parameters, weights and checkpoints are inherited.
+    A subclass writes `loss`, `default_recipe` and, on-policy, `prepare`. It may override what
+    follows them below. Acting, gradient steps in their three forms, schedules of hyper-parameters,
+    weights and checkpoints are inherited.
 
     Every config field typed ``Scheduled`` becomes a 0-dim tensor in ``self.hyper`` that may
     change while running without recompiling anything.
@@ -70,8 +71,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         modules: what the loss uses, by name.
 
     Raises:
-        ConfigError: when actor, config or an add-on is of another type, or options contradict each
-            other.
+        ConfigError: for an actor, config or add-on of another type, or contradictory options.
     """
 
     config_type: ClassVar[type]
@@ -121,11 +121,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     # What a subclass writes
 
-    @property
-    @abstractmethod
-    def schedule(self) -> UpdateSchedule:
-        """How collection and gradient steps take turns."""
-
     @abstractmethod
     def loss(self, batch: BatchT, noise: Noise) -> LossOutput:
         """Compute the loss of a batch with the noise that `draw_update_noise` drew for this step.
@@ -150,6 +145,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         raise ConfigError(f"{type(self).__name__} does not learn from rollouts")
 
     # What a subclass may override: learning
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """How collection and gradient steps take turns, by the config's options of these names."""
+        return UpdateSchedule.of(self.config)
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make what else the loss uses, such as target networks, by name; nothing by default."""
@@ -368,7 +368,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         return True
 
     def state_dict(self) -> StateDict:
-        """Return weights, optimiser state, schedules, counters and the generator's state."""
+        """Return weights, optimizer state, schedules, counters and the generator's state."""
         return {
             "modules": dict(self._modules.state_dict()),
             "gradients": self.gradients.state_dict(),

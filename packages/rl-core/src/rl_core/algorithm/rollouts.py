@@ -13,7 +13,7 @@ from rl_core.nn.distributions import Distribution
 
 @dataclass(frozen=True, slots=True)
 class RolloutValues:
-    """The behaviour's view of a rollout.
+    """The behavior's view of a rollout.
 
     Attributes:
         log_prob: shape `(T, B)`, of the actions taken.

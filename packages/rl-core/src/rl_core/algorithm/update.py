@@ -156,7 +156,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
     rollouts = storage if isinstance(storage, HasRollouts) else None
     rollout = None if rollouts is None else rollouts.rollout()
     is_first = step.count == 0
-    if is_first:  # nothing is learned from observations that were never normalised
+    if is_first:  # nothing is learned from observations that were never normalized
         _refresh_normalization(algorithm, storage, rollout)
     if rollouts is not None and rollout is not None:
         added = algorithm.add_ons.prepare(rollout, algorithm.generator)

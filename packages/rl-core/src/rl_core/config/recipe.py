@@ -105,7 +105,7 @@ class Recipe:
 
         Args:
             overrides: a part of a recipe in the layout of the file, such as a configuration file
-                or the command line's flags. A component, or an optimiser, that it names
+                or the command line's flags. A component, or an optimizer, that it names
                 differently starts from the overrides alone, because the options of one mean
                 nothing to another.
 

@@ -1,4 +1,4 @@
-"""The gradient step: loss, gradient, clipping, optimiser and target movement, as one function."""
+"""The gradient step: loss, gradient, clipping, optimizer and target movement, as one function."""
 
 from rl_core.gradients.exchange import Gradients as Gradients
 from rl_core.gradients.exchange import Weights as Weights

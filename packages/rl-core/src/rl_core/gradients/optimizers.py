@@ -1,6 +1,6 @@
-"""What a gradient step changes: parameters by their optimisers, targets by averaging.
+"""What a gradient step changes: parameters by their optimizers, targets by averaging.
 
-Optimisers are functions over one parameter vector, so that they can run inside a graph.
+Optimizers are functions over one parameter vector, so that they can run inside a graph.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class ParameterUpdate:
         sources: see `ParameterLayout.sources`.
 
     Attributes:
-        states: of the optimisers, by group and name.
+        states: of the optimizers, by group and name.
 
     Raises:
         ConfigError: when a group moves after one that is not before it.
@@ -93,7 +93,7 @@ class ParameterUpdate:
                 bound, norm = self._hyper[group.max_grad_norm], self._bounded_norm(group, norms)
                 gradient = gradient * (bound / (norm + 1e-6)).clamp(max=1.0)
             rate = self._hyper[group.learning_rate]
-            # A rate of 0 must not fill the optimiser's moments either.
+            # A rate of 0 must not fill the optimizer's moments either.
             optimizer_step(
                 group.optimizer,
                 self._values[name],
@@ -125,7 +125,7 @@ class ParameterUpdate:
 
     @contextmanager
     def undone(self, groups: Sequence[str]) -> Iterator[None]:
-        """Give groups and their optimisers back what they had before the block."""
+        """Give groups and their optimizers back what they had before the block."""
         tensors = [
             tensor
             for name in groups
@@ -144,7 +144,7 @@ class ParameterUpdate:
         return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())
 
     def load(self, saved: StateReader) -> None:
-        """Take over saved optimiser states.
+        """Take over saved optimizer states.
 
         Raises:
             CheckpointError: when they belong to other groups or sizes.
@@ -191,11 +191,11 @@ def _depths(groups: Sequence[ParameterGroup]) -> dict[str, int]:
 
 
 OptimizerState = dict[str, Tensor]
-"""An optimiser's tensors by name, each of the parameter vector's shape, or 0-dim."""
+"""An optimizer's tensors by name, each of the parameter vector's shape, or 0-dim."""
 
 
 def new_optimizer_state(config: OptimizerConfig, parameters: Tensor) -> OptimizerState:
-    """Make the state of an optimiser that has taken no step."""
+    """Make the state of an optimizer that has taken no step."""
     step = torch.zeros((), device=parameters.device)
     if config.name in ("adam", "adamw"):
         return {

@@ -14,7 +14,7 @@ from rl_core.errors import ConfigError
 from rl_core.gradients.loss import parameters_replaced
 
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
-"""The optimisers an algorithm can be given by name."""
+"""The optimizers an algorithm can be given by name."""
 
 Decay: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
 """How much of an average stays in each step."""
@@ -26,7 +26,7 @@ _FROZEN = "frozen"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig(Config):
-    """Which optimiser moves the parameters.
+    """Which optimizer moves the parameters.
 
     Attributes:
         name: name of the update rule.
@@ -39,7 +39,7 @@ class OptimizerConfig(Config):
 
     Raises:
         ConfigError: for an unknown name, a value of another type or out of range, or one that the
-            named optimiser does not use.
+            named optimizer does not use.
     """
 
     name: OptimizerName = "adam"
@@ -61,7 +61,7 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterGroup:
-    """Parameters that one optimiser moves.
+    """Parameters that one optimizer moves.
 
     Attributes:
         name: of the group; metrics are called ``gradients/<name>_norm``.

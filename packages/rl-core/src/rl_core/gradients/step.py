@@ -1,6 +1,6 @@
 """Gradient steps in their three forms: compiled, through autograd, and split in two.
 
-Uncompiled, the loss goes through autograd and a fused optimiser. Compiled, everything is one graph
+Uncompiled, the loss goes through autograd and a fused optimizer. Compiled, everything is one graph
 over explicit parameter vectors. Both see the same noise, which is drawn outside, and agree within
 rounding.
 """
@@ -206,7 +206,7 @@ class GradientStep(Generic[BatchT]):
         return means
 
     def state_dict(self) -> StateDict:
-        """Return optimiser states, the counter, and the metrics that were not read yet.
+        """Return optimizer states, the counter, and the metrics that were not read yet.
 
         Parameters belong to the modules.
         """

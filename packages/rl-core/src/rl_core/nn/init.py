@@ -1,4 +1,4 @@
-"""Initialisation of layers."""
+"""Initialization of layers."""
 
 from typing import Literal, TypeAlias, TypeVar
 
@@ -66,7 +66,7 @@ def ensemble_weights(
 
     Args:
         shape: numbers of layers, outputs and inputs, `(E, q, p)`.
-        init: initialisation of each layer.
+        init: initialization of each layer.
         gain: factor on orthogonal matrices.
     """
     if init == "uniform":
@@ -82,7 +82,7 @@ def ensemble_biases(shape: tuple[int, int, int], init: Initialization, fan_in: i
 
     Args:
         shape: number of layers, 1, and number of outputs, `(E, 1, q)`.
-        init: initialisation of each layer.
+        init: initialization of each layer.
         fan_in: number of inputs of one output.
     """
     return fan_in_uniform(shape, fan_in) if init == "uniform" else nn.Parameter(torch.zeros(shape))

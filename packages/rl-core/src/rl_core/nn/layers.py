@@ -73,7 +73,7 @@ class LayeredEncoder(nn.Module):
     Args:
         space: the environment's observation space.
         layers: what follows.
-        normalize: keep running statistics of vectors and normalise by them.
+        normalize: keep running statistics of vectors and normalize by them.
         image_features: width of the features of each image in a dict.
         path: where the layers stand, for messages.
 
@@ -139,7 +139,7 @@ def make_encoder(
     Args:
         space: the environment's observation space.
         body: the layers; None chooses by the kind of observation.
-        normalize: keep running statistics of vectors and normalise by them.
+        normalize: keep running statistics of vectors and normalize by them.
         image_features: width of each image's features, unless layers read its pixels.
         path: where the layers stand, for messages.
 

@@ -49,7 +49,7 @@ class MLP(nn.Module):
         hidden_sizes: width of each hidden layer; may be empty.
         out_features: width of a final layer without activation; None leaves it out.
         activation: name of the activation.
-        out_gain: gain of the final layer's orthogonal initialisation; hidden layers take √2.
+        out_gain: gain of the final layer's orthogonal initialization; hidden layers take √2.
 
     Raises:
         ConfigError: for an unknown activation or a width below 1.
@@ -97,7 +97,7 @@ Members: TypeAlias = slice | Tensor | None
 class EnsembleLinear(nn.Module):
     """One linear layer per member, computed as one batched product.
 
-    Each is initialised like ``nn.Linear``; see `fan_in_uniform_`.
+    Each is initialized like ``nn.Linear``; see `fan_in_uniform_`.
 
     Args:
         num_members: number of layers, E.
@@ -131,11 +131,11 @@ class EnsembleMLP(nn.Module):
         hidden_sizes: width of each hidden layer; may be empty.
         out_features: width of the final layer, which has no activation; None leaves it out.
         activation: name of the activation.
-        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016,
+        layer_norm: normalize each hidden layer before its activation (Ba et al. 2016,
             https://arxiv.org/abs/1607.06450).
-        dropout: probability that an output of a hidden layer is zeroed before it is normalised; the
+        dropout: probability that an output of a hidden layer is zeroed before it is normalized; the
             others are scaled up accordingly.
-        init: initialisation of all layers; orthogonal hidden layers have gain √2, final ones 1.
+        init: initialization of all layers; orthogonal hidden layers have gain √2, final ones 1.
 
     Attributes:
         noise_size: K, random numbers per row and member that decide the dropout; 0 without it.
@@ -255,7 +255,7 @@ class EnsembleMLP(nn.Module):
     def _hidden(
         self, k: int, x: Tensor, norms: Sequence[list[Tensor]], kept: Sequence[Tensor]
     ) -> Tensor:
-        """Drop, normalise and activate the outputs of hidden layer k."""
+        """Drop, normalize and activate the outputs of hidden layer k."""
         if kept:
             x = x * kept[k]
         if norms:

@@ -1,4 +1,4 @@
-"""Normalisation by running statistics."""
+"""Normalization by running statistics."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 
 class RunningNorm(nn.Module):
-    """Normalise by the mean and standard deviation of everything seen so far.
+    """Normalize by the mean and standard deviation of everything seen so far.
 
     The statistics are buffers: they are saved and exported with the weights. `forward` never
     changes them; `update` does, and is called once per update.
 
     Args:
         shape: shape of one sample.
-        clip: normalised values are clipped to ``[-clip, clip]``.
+        clip: normalized values are clipped to ``[-clip, clip]``.
         epsilon: added to the variance.
         decay: factor on the weight of all earlier samples at each update, in (0, 1]; 1 weighs all
             samples alike, smaller values let the statistics follow changes.
@@ -49,7 +49,7 @@ class RunningNorm(nn.Module):
         self.register_buffer("scale", torch.ones(tuple(shape)))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Normalise and clip `(*, *shape)`."""
+        """Normalize and clip `(*, *shape)`."""
         return ((values - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()

@@ -153,7 +153,7 @@ def _flags(episode_start: Tensor, state: Tensor) -> Tensor:
 def _gate_layer(
     in_features: int, hidden_size: int, gates: int, num_members: int | None
 ) -> nn.Module:
-    """Make the layer of all gates, each initialised orthogonally, with zero biases."""
+    """Make the layer of all gates, each initialized orthogonally, with zero biases."""
     layer: nn.Linear | EnsembleLinear
     if num_members is None:
         layer = nn.Linear(in_features, gates * hidden_size)

@@ -132,13 +132,13 @@ class Torso(nn.Module):
 class ObservationEncoder(nn.Module):
     """Encode each part of an observation by its kind and concatenate the results.
 
-    Vectors pass through (normalised by running statistics if asked for), categories become one-hot,
+    Vectors pass through (normalized by running statistics if asked for), categories become one-hot,
     binaries become floats, images go through `image_network`.
     A dict observation is encoded key by key.
 
     Args:
         space: the environment's observation space.
-        normalize: keep running statistics of the continuous parts and normalise with them.
+        normalize: keep running statistics of the continuous parts and normalize with them.
         image_features: width of each image's feature vector.
 
     Raises:
@@ -218,7 +218,7 @@ def normalizes(encoder: nn.Module) -> bool:
 
 
 def has_vectors(space: gymnasium.Space[object]) -> bool:
-    """Say whether any part of an observation is a vector that can be normalised."""
+    """Say whether any part of an observation is a vector that can be normalized."""
     return any(isinstance(leaf, spaces.Box) and not is_image(leaf) for leaf in _seen(space))
 
 
@@ -280,7 +280,7 @@ def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:
 
 
 class _VectorEncoder(nn.Module):
-    """Flatten a continuous or binary array, and normalise it if asked to."""
+    """Flatten a continuous or binary array, and normalize it if asked to."""
 
     def __init__(self, shape: tuple[int, ...], normalize: bool) -> None:
         super().__init__()

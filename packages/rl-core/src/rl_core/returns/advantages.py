@@ -148,7 +148,7 @@ def gae(
     gamma: float | Tensor,
     gae_lambda: float | Tensor,
 ) -> Tensor:
-    r"""Return generalised advantage estimates $A_t = \delta_t + \gamma \lambda A_{t+1}$.
+    r"""Return generalized advantage estimates $A_t = \delta_t + \gamma \lambda A_{t+1}$.
 
     $\delta_t$ is that of `td_advantages`, and $A_{t+1}$ is zero where an episode ends. The value
     target that belongs to it, the λ-return, is ``advantage + value``.
@@ -198,7 +198,7 @@ def vtrace(
     - $A_t = \rho^{pg}_t (r_t + \gamma v_{t+1} - V_t)$.
 
     Args:
-        log_rho: shape `(T, B)`, log π(a|s) - log μ(a|s): learner's policy over behaviour's.
+        log_rho: shape `(T, B)`, log π(a|s) - log μ(a|s): learner's policy over behavior's.
         reward: shape `(T, B)`, environment units after any scaling.
         value: shape `(T, B)`, of each step's observation.
         next_value: shape `(T, B)`, of each step's true successor.

@@ -38,7 +38,7 @@ class Steps:
         next_value: of each step's true successor; not read where the episode terminated.
         terminated: bool.
         truncated: bool.
-        log_rho: log π(a|s) - log μ(a|s), learner's policy over behaviour's; None where both are
+        log_rho: log π(a|s) - log μ(a|s), learner's policy over behavior's; None where both are
             the same. Only ``vtrace`` reads it.
     """
 
@@ -68,7 +68,7 @@ def estimate(
         value_target: what the value function learns.
 
     Returns:
-        Advantages, not yet normalised, and value targets, both `(T, B)`.
+        Advantages, not yet normalized, and value targets, both `(T, B)`.
 
     Raises:
         DataError: when shapes differ or a flag is not boolean.

@@ -1,1 +1,1 @@
-"""From drawn rows to batches: windows of steps, sequences, relabelled goals."""
+"""From drawn rows to batches: windows of steps, sequences, relabeled goals."""

@@ -62,7 +62,7 @@ class NewGoals:
         return np.minimum(num_steps, to_end), to_end <= num_steps
 
 
-class Relabeller:
+class Relabeler:
     """Assigns new goals to some samples, and recomputes their rewards.
 
     Args:
@@ -96,7 +96,7 @@ class Relabeller:
         self._episodes.begin_anew()
 
     def choose(self, slots: Positions) -> tuple[Positions, Positions]:
-        """Choose which samples are relabelled, and the transitions whose goals they get.
+        """Choose which samples are relabeled, and the transitions whose goals they get.
 
         Args:
             slots: Slots of transitions, or of the first ones of sequences, `(N,)`.

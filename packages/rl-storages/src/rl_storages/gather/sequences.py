@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, SequenceStart
 from rl_core.storage import columns_below, join_observation
-from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.gather.hindsight import NewGoals, Relabeler, Rewards
 from rl_storages.replay.flags import (
     ENDED,
     EPISODE_START,
@@ -61,7 +61,7 @@ class SequenceGather:
     A sequence ends where the next one begins, with its episode, where the stored data breaks off,
     and at the newest row. Windows of n steps may look into the next sequence of the episode.
 
-    Goals are relabelled in `Segments`, before windows are computed. Rows beyond the end of an
+    Goals are relabeled in `Segments`, before windows are computed. Rows beyond the end of an
     episode that a new goal would have terminated are still learned from, as they are where single
     transitions are drawn.
 
@@ -69,7 +69,7 @@ class SequenceGather:
         ring: what is gathered from.
         n_step: n.
         sequence_starts: how sequences are cut.
-        relabeller: gives sequences other goals; None leaves them theirs.
+        relabeler: gives sequences other goals; None leaves them theirs.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class SequenceGather:
         ring: ReplayRing,
         n_step: int,
         sequence_starts: SequenceStarts,
-        relabeller: Relabeller | None = None,
+        relabeler: Relabeler | None = None,
     ) -> None:
         self._ring = ring
         self._n_step = n_step
-        self._relabeller = relabeller
+        self._relabeler = relabeler
         self._learned = sequence_starts.learned
         self._burn_in = sequence_starts.burn_in
         columns = ring.columns.by_slot
@@ -101,8 +101,8 @@ class SequenceGather:
         """
         for first, weight in zip(slots, weights, strict=True):
             read = self._read(first.numpy())
-            if self._relabeller is not None:
-                self._relabel(read, self._relabeller)
+            if self._relabeler is not None:
+                self._relabel(read, self._relabeler)
             yield self._batch(read, weight)
 
     def _read(self, first: Positions) -> Segments:
@@ -129,14 +129,14 @@ class SequenceGather:
         terminated = (flags[:-1] & TERMINATED) > 0
         return Segments(slots, warm_up, length, terminated, reward, observation)
 
-    def _relabel(self, read: Segments, relabeller: Relabeller) -> None:
+    def _relabel(self, read: Segments, relabeler: Relabeler) -> None:
         """Assign one new goal to each of some sequences, in all rows from the burn-in on."""
         first = read.slots[self._burn_in]
-        new = relabeller.relabel(first, read.length, len(read.reward))
+        new = relabeler.relabel(first, read.length, len(read.reward))
         if new is not None:
             read.new_goals = new
             read.reward[:, new.which] = new.reward
-            relabeller.write(read.observation, new, axis=1)
+            relabeler.write(read.observation, new, axis=1)
 
     def _batch(self, read: Segments, weight: Tensor) -> ReplayBatch:
         """Split burn-in, sequence and following rows, and compute the windows of each row."""

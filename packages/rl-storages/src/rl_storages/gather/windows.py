@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_core.batch import ReplayBatch
 from rl_core.storage import OBSERVATION_COLUMN
 from rl_core.types import Array, Observation
-from rl_storages.gather.hindsight import NewGoals, Relabeller, Rewards
+from rl_storages.gather.hindsight import NewGoals, Relabeler, Rewards
 from rl_storages.replay.flags import ENDED, TERMINATED, VALID, Flags, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.transitions import names_below
@@ -32,12 +32,12 @@ class WindowGather:
     Args:
         ring: what is gathered from.
         n_step: n.
-        relabeller: gives transitions other goals; None leaves them theirs.
+        relabeler: gives transitions other goals; None leaves them theirs.
     """
 
-    def __init__(self, ring: ReplayRing, n_step: int, relabeller: Relabeller | None = None) -> None:
+    def __init__(self, ring: ReplayRing, n_step: int, relabeler: Relabeler | None = None) -> None:
         self._ring = ring
-        self._relabeller = relabeller
+        self._relabeler = relabeler
         self._n_step = n_step
         observations = ring.observations
         columns: dict[str, Array | Tensor] = {
@@ -110,8 +110,8 @@ class WindowGather:
             reward, num_steps, last_flags = self._windows(place)
         terminated = (last_flags & TERMINATED).view(np.bool_)  # bit 0
         new = None
-        if self._relabeller is not None:
-            new = self._relabeller.relabel(place, num_steps, self._n_step)
+        if self._relabeler is not None:
+            new = self._relabeler.relabel(place, num_steps, self._n_step)
             if new is not None:
                 _judge(new, reward, num_steps, terminated)
         steps = ring.num_envs if self._n_step == 1 else num_steps * ring.num_envs
@@ -134,8 +134,8 @@ class WindowGather:
             columns |= self._rebuilt.read(slots)
             later = self._rebuilt.read(torch.from_numpy(following))
             columns |= {f"next_{name}": column for name, column in later.items()}
-        if self._relabeller is not None and new is not None:
-            self._relabeller.write(columns, new)
+        if self._relabeler is not None and new is not None:
+            self._relabeler.write(columns, new)
         return columns
 
     def _windows(self, slots: Positions) -> tuple[Rewards, Positions, Flags]:

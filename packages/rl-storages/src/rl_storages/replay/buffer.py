@@ -13,7 +13,7 @@ from rl_core.errors import ConfigError
 from rl_core.storage import OBSERVATION_COLUMN, IndexSampler, StorageSpec, observation_columns
 from rl_core.types import Json, StateDict
 from rl_storages.config import HindsightConfig, PrioritizedConfig, RecentConfig, SequenceConfig
-from rl_storages.gather.hindsight import Relabeller, checked_functions, goal_columns
+from rl_storages.gather.hindsight import Relabeler, checked_functions, goal_columns
 from rl_storages.gather.sequences import SequenceGather
 from rl_storages.gather.windows import WindowGather
 from rl_storages.replay.columns import Columns, replay_columns
@@ -119,7 +119,7 @@ class ReplayBuffer(ReplayStorage):
         self.sampler = sampler
         self.gives_sequences = sequences is not None
         self.steps_per_sample = 1 if sequences is None else sequences.length
-        self._relabeller: Relabeller | None = None
+        self._relabeler: Relabeler | None = None
 
     @property
     def uses_objects(self) -> bool:
@@ -198,26 +198,26 @@ class ReplayBuffer(ReplayStorage):
     def make_gather(
         self, ring: ReplayRing, spec: StorageSpec, generator: torch.Generator
     ) -> Gather:
-        """Gather windows or sequences, with goals relabelled in hindsight if that was asked for."""
-        self._relabeller = None
+        """Gather windows or sequences, with goals relabeled in hindsight if that was asked for."""
+        self._relabeler = None
         if self.hindsight is not None:
             functions = checked_functions(spec, self.hindsight, self.her_function)
-            self._relabeller = Relabeller(ring, generator, self.hindsight, functions)
+            self._relabeler = Relabeler(ring, generator, self.hindsight, functions)
         if ring.sequence_starts is None:
-            return WindowGather(ring, self.n_step, self._relabeller)
-        return SequenceGather(ring, self.n_step, ring.sequence_starts, self._relabeller)
+            return WindowGather(ring, self.n_step, self._relabeler)
+        return SequenceGather(ring, self.n_step, ring.sequence_starts, self._relabeler)
 
     def reset(self) -> None:
         """Forget the data, keep the memory."""
         super().reset()
-        if self._relabeller is not None:
-            self._relabeller.begin_anew()
+        if self._relabeler is not None:
+            self._relabeler.begin_anew()
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`; see `Storage.load_state_dict`."""
         super().load_state_dict(state)
-        if self._relabeller is not None:
-            self._relabeller.begin_anew()
+        if self._relabeler is not None:
+            self._relabeler.begin_anew()
 
     def _bytes_to_draw(self, num_slots: int) -> int:
         """Return what is kept in memory beside a ring's columns to draw from them."""

@@ -93,7 +93,7 @@ def tensors_of(algorithm: AnyAlgorithm) -> dict[str, Tensor]:
 
 
 def learned(algorithm: AnyAlgorithm) -> StateValue:
-    """Return what learning changes: weights, without hyper-parameters, and optimiser state."""
+    """Return what learning changes: weights, without hyper-parameters, and optimizer state."""
     weights = {n: t for n, t in tensors_of(algorithm).items() if not n.startswith("hyper.")}
     return {"weights": weights, "optimizers": algorithm.gradients.state_dict()["optimizers"]}
 

@@ -85,7 +85,7 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         assert torch.equal(one.action, other.action)
 
     def test_preparing_a_rollout_gives_the_columns_of_a_batch(self) -> None:
-        """Every transition gets its behaviour's view, an advantage and a target."""
+        """Every transition gets its behavior's view, an advantage and a target."""
         algorithm = self._algorithm()
         if algorithm.batch_type is not RolloutBatch:
             pytest.skip("does not learn from rollouts")
@@ -249,8 +249,8 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
             with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
                 algorithm.update_algorithm_parameter(f"{name}x", 0.1)
 
-    def test_learning_rates_reach_the_optimiser_and_zero_skips_learning(self) -> None:
-        """A rate of 0 leaves weights and optimiser state alone; a new rate counts at once."""
+    def test_learning_rates_reach_the_optimizer_and_zero_skips_learning(self) -> None:
+        """A rate of 0 leaves weights and optimizer state alone; a new rate counts at once."""
         frozen, fast = self._algorithm(), self._algorithm()
         self._step(frozen, 1)
         self._step(fast, 1)

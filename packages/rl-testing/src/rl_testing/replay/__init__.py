@@ -1,6 +1,6 @@
 """The tests that every storage of replayed transitions must pass, and their oracles."""
 
-from rl_testing.replay.checks import Relabelling as Relabelling
+from rl_testing.replay.checks import Relabeling as Relabeling
 from rl_testing.replay.checks import check_sequences as check_sequences
 from rl_testing.replay.checks import check_trajectories as check_trajectories
 from rl_testing.replay.checks import check_transitions as check_transitions

@@ -25,7 +25,7 @@ _Sample = tuple[int, float | None]
 """Which of the oracle's places was drawn, and its desired goal; None where goals do not matter."""
 
 
-class Relabelling(Protocol):
+class Relabeling(Protocol):
     """Tells what samples are in a storage that relabels goals in hindsight."""
 
     def episode(
@@ -48,7 +48,7 @@ def check_transitions(
     batch: ReplayBatch,
     oracle: ReferenceReplayStorage,
     *,
-    goals: Relabelling | None = None,
+    goals: Relabeling | None = None,
     oldest: int = 0,
 ) -> list[int]:
     """Assert that samples are exactly the oracle's transitions with the same actions.
@@ -60,7 +60,7 @@ def check_transitions(
     Args:
         batch: of transitions, of which no two that are stored have the same action.
         oracle: got the same data, and looks as many steps ahead.
-        goals: how samples were relabelled; None where none was.
+        goals: how samples were relabeled; None where none was.
         oldest: what is drawn, and achieved, must not have been inserted earlier.
 
     Returns:
@@ -87,7 +87,7 @@ def check_sequences(
     batch: ReplayBatch,
     oracle: ReferenceSequenceStorage,
     *,
-    goals: Relabelling | None = None,
+    goals: Relabeling | None = None,
     oldest: int = 0,
 ) -> list[int]:
     """Assert that samples are exactly the oracle's sequences with the same first actions.
@@ -98,7 +98,7 @@ def check_sequences(
     Args:
         batch: of sequences, of which no two that are stored have the same first action.
         oracle: got the same data, and has not forgotten any since; it cuts sequences alike.
-        goals: how samples were relabelled, each with one goal for all its rows; None where none
+        goals: how samples were relabeled, each with one goal for all its rows; None where none
             was.
         oldest: no sequence may begin earlier, in rows inserted before it, and no goal may have
             been achieved earlier.
@@ -197,7 +197,7 @@ def _find(
     actions: Tensor,
     desired: Tensor | None,
     oracle: ReferenceReplayStorage,
-    goals: Relabelling | None,
+    goals: Relabeling | None,
     oldest: int,
 ) -> tuple[list[_Sample], dict[_Sample, Place]]:
     """Tell transitions by their actions, and return what they are with their goals."""

@@ -97,7 +97,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
         """Return the columns that a batch has of a transition.
 
         Its window ends with the first row that terminates, which need not be the episode's last
-        where goals were relabelled.
+        where goals were relabeled.
         """
         window = []
         for row in episode[start : start + self.n_step]:

@@ -119,7 +119,7 @@ def env_component(env: AnyEnv) -> Callable[..., object]:
 
 
 def _vectorizer_options(env: AnyEnv, kwargs: Mapping[str, Json]) -> dict[str, object]:
-    """Check the options of whatever vectorises, and add its defaults."""
+    """Check the options of whatever vectorizes, and add its defaults."""
     if isinstance(env, str) and kwargs.get("vectorization") != "envpool":
         find_spec(env)  # where a plug-in is missing, its options are unknown too
     options = decode(options_of(plugins.load("env", VECTORIZER)), {**kwargs, "env": CUSTOM}, "env")

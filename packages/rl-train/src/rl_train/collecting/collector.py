@@ -170,7 +170,7 @@ class Collector(StateFields):
 
     @torch.no_grad()
     def warm_up(self, n: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Act at random to initialise the algorithm's observation statistics, then reset.
+        """Act at random to initialize the algorithm's observation statistics, then reset.
 
         Nothing is stored or counted. It is done once per run; if it is stopped early, the next call
         does the rest.

@@ -68,7 +68,7 @@ class BernoulliHead(ActionHead):
     Args:
         action_space: of one environment.
         in_features: number of features.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
     """
 
     def __init__(

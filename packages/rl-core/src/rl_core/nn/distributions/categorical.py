@@ -162,7 +162,7 @@ class CategoricalHead(ActionHead):
     Args:
         action_space: of one environment.
         in_features: number of features.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class MultiCategoricalHead(ActionHead):
     Args:
         action_space: of one environment.
         in_features: number of features.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
     """
 
     start: Tensor

@@ -21,7 +21,7 @@ def to_columns(distribution: Distribution, batch_shape: tuple[int, ...]) -> dict
     are left out: they belong to the observations.
 
     Args:
-        distribution: of the behaviour policy.
+        distribution: of the behavior policy.
         batch_shape: of its observations; parameters that do not depend on them are repeated.
     """
     return {

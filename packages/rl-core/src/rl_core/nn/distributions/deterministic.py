@@ -58,7 +58,7 @@ class DeterministicHead(ScaledHead):
     Args:
         action_space: of one environment, of a floating-point dtype with finite bounds.
         in_features: number of features.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
 
     Raises:
         SpaceError: if the Box is empty, of integers, or has an infinite bound.

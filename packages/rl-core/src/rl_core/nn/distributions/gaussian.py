@@ -220,7 +220,7 @@ class GaussianHead(ActionHead):
         state_dependent_std: the log standard deviations are network outputs.
         initial_log_std: initial log standard deviation.
         log_std_range: bounds of log standard deviations that are outputs.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
 
     Raises:
         SpaceError: if the Box is empty or of integers.
@@ -295,7 +295,7 @@ class SquashedGaussianHead(ScaledHead):
         in_features: number of features.
         initial_log_std: initial log standard deviation.
         log_std_range: bounds of the log standard deviations.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
 
     Raises:
         SpaceError: if the Box is empty, of integers, or has an infinite bound.

@@ -30,7 +30,7 @@ def make_head(
             then always an output of the network.
         state_dependent_std: the standard deviation is a network output instead of a parameter.
         initial_log_std: initial log standard deviation.
-        gain: of the output layer's initialisation.
+        gain: of the output layer's initialization.
 
     Raises:
         SpaceError: if the space is none of these, or ``squash`` meets an infinite bound.
