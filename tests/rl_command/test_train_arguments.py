@@ -46,7 +46,7 @@ def config(tmp_path: Path) -> str:
 
 def test_defaults_are_the_algorithm_s_own() -> None:
     request = read_train_request(["ppo", "CartPole-v1"])
-    assert request.goal == Budget("steps", DEFAULT_TOTAL_STEPS)
+    assert request.budget == Budget("steps", DEFAULT_TOTAL_STEPS)
     assert request.arguments.run_dir is None
     assert request.recipe.seed == 0
     assert request.recipe.algorithm["learning_rate"] == 3e-4
@@ -56,7 +56,7 @@ def test_defaults_are_the_algorithm_s_own() -> None:
 
 def test_the_file_wins_over_the_defaults(config: str) -> None:
     request = read_train_request([config])
-    assert request.goal == Budget("steps", 5000)
+    assert request.budget == Budget("steps", 5000)
     recipe = request.recipe
     assert recipe.seed == 5
     assert recipe.env["num_envs"] == 3
@@ -70,7 +70,7 @@ def test_a_file_in_json_says_the_same(config: str, tmp_path: Path) -> None:
     path = tmp_path / "my.json"
     path.write_text(json.dumps(tomllib.loads(FILE)))
     in_json, in_toml = (read_train_request([each]) for each in (f"--config={path}", config))
-    assert (in_json.recipe, in_json.goal) == (in_toml.recipe, in_toml.goal)
+    assert (in_json.recipe, in_json.budget) == (in_toml.recipe, in_toml.budget)
 
 
 def test_networks_are_typed_in_both_syntaxes() -> None:
@@ -88,7 +88,7 @@ def test_networks_are_typed_in_both_syntaxes() -> None:
 def test_what_is_typed_wins_over_the_file(config: str) -> None:
     words = "ppo CartPole-v1 --seed 0 --total-steps 1e4 --num-envs 8 --algorithm.gamma 0.99"
     request = read_train_request([*words.split(), config])
-    assert request.goal == Budget("steps", 10_000)
+    assert request.budget == Budget("steps", 10_000)
     recipe = request.recipe
     assert recipe.seed == 0
     assert recipe.env["num_envs"] == 8
@@ -109,7 +109,7 @@ def test_a_recorded_recipe_is_a_configuration_file(tmp_path: Path) -> None:
     save_recipe(first.recipe, tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
     assert again.recipe == first.recipe
-    assert again.goal == Budget("steps", 777)
+    assert again.budget == Budget("steps", 777)
 
 
 def test_of_two_options_that_say_the_same_the_one_that_is_typed_counts(tmp_path: Path) -> None:
@@ -281,21 +281,21 @@ def test_options_without_a_default_are_given_like_others(
 
 def test_another_length_takes_the_place_of_a_presets() -> None:
     request = read_train_request(["ppo", "CartPole-v1", "--preset", "--total-updates", "1"])
-    assert request.goal == Budget("updates", 1)
+    assert request.budget == Budget("updates", 1)
     assert "total_steps" not in request.recipe.resolved
 
 
 def test_a_run_may_be_as_long_as_so_many_episodes_or_updates(config: str, tmp_path: Path) -> None:
     request = read_train_request([config, "--total-updates", "7"])
-    assert request.goal == Budget("updates", 7), "the file's steps give way to what is typed"
+    assert request.budget == Budget("updates", 7), "the file's steps give way to what is typed"
     assert request.recipe.resolved == {"total_updates": 7}
     save_recipe(request.recipe, tmp_path / "recipe.toml")
     again = read_train_request([f"--config={tmp_path / 'recipe.toml'}"])
-    assert again.goal == request.goal
+    assert again.budget == request.budget
     path = tmp_path / "short.toml"
     path.write_text("[trainer]\ntotal_episodes = 3\n")
     words = ["ppo", "CartPole-v1", f"--config={path}"]
-    assert read_train_request(words).goal == Budget("episodes", 3)
+    assert read_train_request(words).budget == Budget("episodes", 3)
 
 
 @pytest.mark.parametrize(

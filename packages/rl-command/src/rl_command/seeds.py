@@ -84,14 +84,14 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     runs = {seed: group / f"seed-{seed}" for seed in seeds}
     starts: list[tuple[Start, list[str], str]] = []
     for seed, run in runs.items():
-        if _is_finished(run, request.goal):
+        if _is_finished(run, request.budget):
             hint = ""
             if _final_mean(run) is None:
                 evaluate = command_on("eval", run, arguments.imports)
                 hint = f"; it was not evaluated at its end: {evaluate}"
             print(f"seed {seed}: has finished, and is skipped{hint}", file=sys.stderr)
             continue
-        words = [f"--total-{request.goal.unit}={request.goal.target}"]
+        words = [f"--total-{request.budget.unit}={request.budget.target}"]
         words += [f"--import={module}" for module in arguments.imports]
         is_log = arguments.jobs > 1 and arguments.progress != "none"
         words.append(f"--progress={'log' if is_log else arguments.progress}")
@@ -162,16 +162,19 @@ def _final_mean(run: Path) -> float | None:
     return cast("float | None", _summary(run).get("final_return_mean"))
 
 
-def _is_finished(run: Path, goal: Budget) -> bool:
+def _is_finished(run: Path, budget: Budget) -> bool:
     """Return whether a run has nothing left to train."""
     summary = _summary(run)
     if not summary:  # it was killed: its checkpoints were written when an iteration was over
         reached = [step_of(path) for path in list_checkpoints(run / CHECKPOINTS)]
-        return goal.unit == "steps" and max(reached, default=0) >= goal.target
+        return budget.unit == "steps" and max(reached, default=0) >= budget.target
     if summary.get("stopped"):
         return False
-    length = load_recipe(run / RECIPE).resolved.get(f"total_{goal.unit}")  # ended by a callback?
-    return length == goal.target or cast("int", summary.get(f"total_{goal.unit}", 0)) >= goal.target
+    length = load_recipe(run / RECIPE).resolved.get(f"total_{budget.unit}")  # ended by a callback?
+    return (
+        length == budget.target
+        or cast("int", summary.get(f"total_{budget.unit}", 0)) >= budget.target
+    )
 
 
 def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:

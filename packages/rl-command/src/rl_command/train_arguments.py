@@ -99,12 +99,12 @@ class TrainRequest:
 
     Attributes:
         recipe: the complete recipe.
-        goal: when the run ends.
+        budget: when the run ends.
         arguments: what else was asked for.
     """
 
     recipe: Recipe
-    goal: Budget
+    budget: Budget
     arguments: TrainArguments
 
 
@@ -213,8 +213,8 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     bare = _compose_bare(algo, env, file, words, preset)
     length = file.length() or lengths_of(dict(bare.resolved))
     length = length or {"total_steps": DEFAULT_TOTAL_STEPS}
-    goal = chosen_goal(first.tables, length, file.path or "the preset")
-    assert goal is not None
+    budget = chosen_budget(first.tables, length, file.path or "the preset")
+    assert budget is not None
     shown = bare
     if wants_help and file.path:
         shown = compose(algo, env, file.sections(), in_part=True)
@@ -232,8 +232,8 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
             algo, env, sections, seed=arguments.seed, device=arguments.device, preset=preset
         )
         resolve_device(recipe.device)
-    recipe = replace(recipe, resolved=goal.recorded_in(recipe.resolved))
-    return TrainRequest(recipe, goal, arguments)
+    recipe = replace(recipe, resolved=budget.recorded_in(recipe.resolved))
+    return TrainRequest(recipe, budget, arguments)
 
 
 def import_modules(given: Tables) -> None:
@@ -254,7 +254,7 @@ def import_modules(given: Tables) -> None:
             raise UsageError(f"--import {module}: {in_brief(error)}") from error
 
 
-def chosen_goal(typed: Tables, filed: Tables, file: object) -> Budget | None:
+def chosen_budget(typed: Tables, filed: Tables, file: object) -> Budget | None:
     """Return when a run ends: as the command line says, or else a file; None if neither does.
 
     Args:
@@ -265,15 +265,15 @@ def chosen_goal(typed: Tables, filed: Tables, file: object) -> Budget | None:
     Raises:
         RLError: when there is more than one length, or one is not a whole number of at least 1.
     """
-    goal = None
+    budget = None
     for table, shown in ((filed, f"{file}: {{}}".format), (lengths_of(typed), _flag)):
         if len(table) > 1:
             flags = " and ".join(map(shown, table))
             raise UsageError(f"{flags} contradict each other; give just one")
         for name, target in table.items():
             check_argument(shown(name), target, Count)
-            goal = Budget(name.removeprefix("total_"), cast("int", target))
-    return goal
+            budget = Budget(name.removeprefix("total_"), cast("int", target))
+    return budget
 
 
 def lengths_of(tables: Tables) -> Tables:

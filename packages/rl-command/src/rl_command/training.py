@@ -21,7 +21,7 @@ from rl_command.seeds import SIGNALS, train_seeds
 from rl_command.summary import print_training
 from rl_command.train_arguments import (
     ProgressMode,
-    chosen_goal,
+    chosen_budget,
     import_modules,
     lengths_of,
     read_train_request,
@@ -79,7 +79,7 @@ def train(words: Sequence[str], title: str = "") -> int:
                 trainer = build_trainer(parts, run_dir=run_dir, callbacks=callbacks)
         if arguments.seeds is not None:
             return train_seeds(request, train, resume)
-        return _run(trainer, request.goal, title, arguments.imports)
+        return _run(trainer, request.budget, title, arguments.imports)
 
 
 def resume(words: Sequence[str], title: str = "") -> int:
@@ -95,13 +95,13 @@ def resume(words: Sequence[str], title: str = "") -> int:
     options = command_options(ResumeArguments)
     summary = "Continue a run from its newest checkpoint."
     given = parse(Command("rl resume", summary, options, ("RUN_DIR",), required=1), words)
-    goal = chosen_goal(given.tables, {}, None)
+    budget = chosen_budget(given.tables, {}, None)
     arguments = given.into(ResumeArguments)
     with held_warnings():
         import_modules(given.tables)
         run = open_run(given.names[0])
-        goal = goal or chosen_goal({}, lengths_of(dict(run.recipe.resolved)), run.path)
-        if goal is None:
+        budget = budget or chosen_budget({}, lengths_of(dict(run.recipe.resolved)), run.path)
+        if budget is None:
             raise UsageError(
                 f"the recipe of {run.path} does not give the length of the run; give --total-steps"
             )
@@ -113,8 +113,8 @@ def resume(words: Sequence[str], title: str = "") -> int:
         callbacks = _progress(arguments.progress, title)
         trainer = build_trainer(parts, run_dir=run.path, callbacks=callbacks)
     try:
-        _restore(trainer, goal, arguments.imports)
-        return _run(trainer, goal, title, arguments.imports)
+        _restore(trainer, budget, arguments.imports)
+        return _run(trainer, budget, title, arguments.imports)
     finally:
         parts.envs.close()
 
@@ -123,35 +123,35 @@ def _progress(mode: ProgressMode, title: str) -> list[Callback]:
     return [] if mode == "none" else [Progress(mode, sys.stderr, title=title)]
 
 
-def _restore(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> None:
+def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
     with held_warnings():
         trainer.resume()
-    reached = goal.reached_before(trainer)
-    if reached >= goal.target:
+    reached = budget.reached_before(trainer)
+    if reached >= budget.target:
         raise UsageError(
-            f"the run has {reached:,} of {goal.target:,} {goal.unit} already; to continue: "
-            f"{_longer(trainer, goal, imports)}"
+            f"the run has {reached:,} of {budget.target:,} {budget.unit} already; to continue: "
+            f"{_longer(trainer, budget, imports)}"
         )
 
 
-def _longer(trainer: Trainer, goal: Budget, imports: Sequence[str]) -> str:
+def _longer(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> str:
     # Whole iterations may exceed the target, so the suggestion doubles what was reached.
-    length = f"--total-{goal.unit} {2 * goal.reached_before(trainer)}"
+    length = f"--total-{budget.unit} {2 * budget.reached_before(trainer)}"
     assert trainer.run_dir is not None
     return f"{command_on('resume', trainer.run_dir, imports)} {length}"
 
 
-def _run(trainer: Trainer, goal: Budget, title: str, imports: Sequence[str]) -> int:
+def _run(trainer: Trainer, budget: Budget, title: str, imports: Sequence[str]) -> int:
     run_dir = trainer.run_dir
     assert run_dir is not None
     interruption = Interruption(SIGNALS, "rl: ")
     trainer.callbacks = (*trainer.callbacks, interruption)
     with interruption:
-        result = trainer.train(**goal.arguments, progress=False)
+        result = trainer.train(**budget.arguments, progress=False)
     if interruption.number is not None:
         advice = (
             f"to continue: {command_on('resume', run_dir, imports)}"
-            if goal.reached_before(trainer) < goal.target
+            if budget.reached_before(trainer) < budget.target
             else f"only the final evaluation is missing: {command_on('eval', run_dir, imports)}"
         )
         print(
@@ -161,6 +161,6 @@ def _run(trainer: Trainer, goal: Budget, title: str, imports: Sequence[str]) -> 
         )
         return 128 + interruption.number
     if not title:
-        following = (command_on("eval", run_dir, imports), _longer(trainer, goal, imports))
+        following = (command_on("eval", run_dir, imports), _longer(trainer, budget, imports))
         print_training(trainer.recipe, run_dir, result, following)
     return 0

@@ -32,10 +32,11 @@ class UniformSampler(IndexSampler):
         flags, used = ring.flags, ring.places.used_slots
         wanted = ring.drawn if self._flag is None else self._flag
         missing = num_batches * size
+        share = ring.learned if self._flag is None else 1  # one row in so many begins a sequence
         parts: list[Positions] = []
         for _ in range(_ROUNDS):
-            # In long episodes almost every row is a transition, and one in T begins a sequence.
-            rows = self._draw(used, (missing + missing // 8 + 8) * ring.learned)
+            # In long episodes almost every row is a transition.
+            rows = self._draw(used, (missing + missing // 8 + 8) * share)
             accepted = (flags.take(rows) & wanted).nonzero()[0]
             parts.append(rows.take(accepted[:missing]))
             missing -= len(parts[-1])
