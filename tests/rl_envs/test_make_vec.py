@@ -30,13 +30,15 @@ from rl_envs import (
     GymVecEnv,
     ProcessVecEnv,
     SyncVecEnv,
+    as_vec_env,
+    make_gym_vec,
     make_vec,
     presets,
     vectorize,
 )
 from rl_envs.wrappers import MaskVelocity
 from rl_testing.envs import EnvFunctions, VecEnvSuite
-from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv
+from rl_testing.scripted import CountingEnv, IdentityEnv, MemoryCueEnv, WalkVecEnv
 from support.envs import FaultName, FaultyEnv
 
 IN_PROCESS_FAULTS = [
@@ -873,3 +875,15 @@ def test_actions_have_the_dtype_of_their_space_however_environments_step(
         for dtype in (np.float32, np.float64, np.float32):
             step = envs.step(np.zeros((2, 1), dtype))
             assert np.asarray(step.observation).tolist() == [[1.0], [1.0]]
+
+
+def test_a_class_of_vectors_is_built_as_one() -> None:
+    with make_vec(WalkVecEnv, num_envs=3, seed=1) as envs:
+        assert isinstance(envs, WalkVecEnv)
+        assert envs.num_envs == 3
+    assert make_gym_vec(WalkVecEnv, 2).num_envs == as_vec_env(WalkVecEnv, 2).num_envs == 2
+    assert as_vec_env(WalkVecEnv).num_envs == 1
+    with pytest.raises(ConfigError, match="WalkVecEnv is a vector of its own"):
+        make_vec(WalkVecEnv, check=False)
+    with pytest.raises(ConfigError, match=r"built a WalkVecEnv.*give the class itself"):
+        make_vec(lambda: WalkVecEnv(2))  # type: ignore[arg-type, return-value]  # the mistake
