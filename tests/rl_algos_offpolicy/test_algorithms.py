@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_algos_offpolicy import (
     DDPG,
@@ -25,6 +26,7 @@ from rl_core.algorithm import AnyAlgorithm, EnvSpec, PolicyLossAddOn
 from rl_core.batch import ReplayBatch
 from rl_core.config import decode
 from rl_core.errors import ConfigError
+from rl_core.gradients import Noise
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_replay_batch
 
@@ -50,6 +52,7 @@ class TestSAC(OffPolicySuite):
     """With smooth actions, which are learned from single steps."""
 
     __test__ = True
+    looks_past_ends: ClassVar[bool] = True
 
     def make_algorithm(self, seed: int) -> SAC:
         config = SACConfig(
@@ -98,6 +101,23 @@ class TestDDPG(OffPolicySuite):
             clip_positive_returns=True,
         )
         return DDPG(_actor(seed, BOX, policy="deterministic", num_critics=1), config)
+
+
+class NeverEnding(DDPG):
+    """Bootstraps from what follows a terminated step."""
+
+    def target(self, batch: ReplayBatch, noise: Noise) -> Tensor:
+        never = torch.zeros_like(batch.terminated)
+        return super().target(replace(batch, terminated=never), noise)
+
+
+def test_the_suite_catches_targets_that_look_past_ends() -> None:
+    class Suite(AlgorithmSuite):
+        def make_algorithm(self, seed: int) -> DDPG:
+            return NeverEnding(_actor(seed, BOX, policy="deterministic", num_critics=1))
+
+    with pytest.raises(AssertionError, match=r"(?s)bootstrap with rl_core\.returns"):
+        Suite().test_nothing_of_value_follows_a_terminated_step()
 
 
 class TestDQN(OffPolicySuite):

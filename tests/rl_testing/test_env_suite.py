@@ -224,6 +224,15 @@ def test_the_suite_catches(walks: type[WalkVecEnv], test: str, message: str) -> 
         getattr(Suite(), test)()
 
 
+def test_the_suite_needs_two_rows() -> None:
+    class Suite(VecEnvSuite):
+        def make_env(self) -> VecEnv:
+            return WalkVecEnv(1)
+
+    with pytest.raises(AssertionError, match="two rows at least"):
+        Suite().test_steps_are_of_the_declared_shape_and_dtype()
+
+
 def test_walks_go_on_only_after_a_reset_of_their_own_or_of_the_saved_ones() -> None:
     stay = np.zeros(NUM_ENVS)
     new, begun, restored = (WalkVecEnv(NUM_ENVS) for _ in range(3))

@@ -57,6 +57,7 @@ class VecEnvSuite:
         The bounds of Box spaces are not compared: many environments exceed them slightly.
         """
         with self.make_env() as envs:
+            assert envs.num_envs > 1, "make_env() must return two rows at least, to tell them apart"
             _check_observation(envs, envs.reset(seed=1), "the observation of reset()")
             for step, _ in self._play_with_ends(envs):
                 _check_observation(envs, step.observation, "the observation of step()")

@@ -33,6 +33,7 @@ class AlgorithmCase(StatefulSuite):
     is_smooth: ClassVar[bool] = True
     has_compile_test: ClassVar[bool] = True
     unweighted_groups: ClassVar[frozenset[str]] = frozenset()
+    looks_past_ends: ClassVar[bool] = False
 
     def make_algorithm(self, seed: int) -> AnyAlgorithm:
         """Return a new algorithm with a new actor, whose weights depend on the seed alone."""

@@ -52,6 +52,8 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
             graph; the test takes about ten seconds and is skipped without a C++ compiler.
         unweighted_groups: parameter groups whose part of the loss leaves importance weights out,
             such as a temperature's; all others' must be proportional to them.
+        looks_past_ends: set it to True where the loss looks at what follows a terminated step for
+            something else than its value, such as how much actions differ.
     """
 
     def make_part(self) -> Stateful:
@@ -176,6 +178,22 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         )
         expected = self._gradients(algorithm, batch, noise)
         torch.testing.assert_close(self._gradients(algorithm, changed, noise), expected)
+
+    def test_nothing_of_value_follows_a_terminated_step(self) -> None:
+        """Where an episode has terminated, it makes no difference what was observed last."""
+        algorithm, batch, noise = self._replayed()
+        if self.looks_past_ends:
+            pytest.skip("looks at what follows a terminated step")
+        other = self.make_batch(algorithm, 2)
+        assert isinstance(other, ReplayBatch)
+        batch = replace(batch, terminated=torch.ones_like(batch.terminated))
+        changed = replace(batch, next_observation=other.next_observation)
+        expected = self._gradients(algorithm, batch, noise)
+        torch.testing.assert_close(
+            self._gradients(algorithm, changed, noise),
+            expected,
+            msg=lambda text: f"{text}; bootstrap with rl_core.returns.n_step_target",
+        )
 
     def test_a_row_that_does_not_count_teaches_nothing(self) -> None:
         """Where the mask is 0, it makes no difference what was done and how good it was."""
