@@ -1,7 +1,7 @@
 """Environments of a recipe: by name and options, or from what the user gives in Python."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import cast
 
 from rl_core import plugins
@@ -43,7 +43,7 @@ def build_envs(
     num_envs = spec.get("num_envs")
     if num_test_episodes is not None and isinstance(num_envs, int):
         fewer = {**spec.kwargs, "num_envs": min(num_envs, num_test_episodes)}
-        spec = ComponentSpec("env", spec.name, fewer)
+        spec = replace(spec, kwargs=fewer)
     env = registered_env(spec.name if given is None else given)
     if is_vector_class(env):
         return construct(env, {"seed": seed}, decode(options_of(env), spec.kwargs, "env"))
@@ -101,7 +101,7 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
 def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
     """Read an environment's spaces by making one and closing it, unless it is built already."""
     if spec.kwargs.get("vectorization") in ("auto", "async"):  # one is enough, and starts sooner
-        spec = ComponentSpec(spec.kind, spec.name, {**spec.kwargs, "num_envs": 1})
+        spec = replace(spec, kwargs={**spec.kwargs, "num_envs": 1})
     envs = build_envs(spec, None, given)
     try:
         name = envs.spec_id if spec.is_custom else spec.name

@@ -99,9 +99,9 @@ def build(
     env = cast("AnyEnv | None", given.get("env"))
     if env is not None and not is_built(env) and recipe.env.kwargs.get("vectorization") in _OWN:
         kwargs = {**recipe.env.kwargs, "vectorization": "auto"}  # another may have no such form
-        recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
+        recipe = replace(recipe, env=replace(recipe.env, kwargs=kwargs))
     if isinstance(env, str):
-        recipe, env = replace(recipe, env=ComponentSpec("env", env, recipe.env.kwargs)), None
+        recipe, env = replace(recipe, env=replace(recipe.env, name=env)), None
     if env is not None and is_built(env) and (unused := changing_options(recipe.env)):
         warnings.warn(
             f"env.{', env.'.join(unused)}: not applied to an environment that is built; give one "
@@ -114,7 +114,7 @@ def build(
         kwargs = {**recipe.env.kwargs, "vectorization": chosen}
         if isinstance(envs, ProcessVecEnv):
             kwargs["num_workers"] = len(envs.processes)
-        recipe = replace(recipe, env=ComponentSpec("env", recipe.env.name, kwargs))
+        recipe = replace(recipe, env=replace(recipe.env, kwargs=kwargs))
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         rewards = changing_options(recipe.env).keys() & REWARD_OPTIONS.keys()
