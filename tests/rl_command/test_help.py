@@ -1,12 +1,16 @@
 """Help shows every option with its meaning and its default."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rl_command import __version__
+from rl_command.options import Option, component_options
+from rl_command.parser import Command, help_text
 from rl_core import plugins
+from rl_train import Trainer, TrainerConfig
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -107,3 +111,33 @@ def test_defaults_from_a_file_are_shown(rl: Run) -> None:
     assert "(>= 0)" in text
     assert "[default: 9]" in text
     assert "[default: 77]" in text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TidyConfig(TrainerConfig):
+    """Options of `Tidy`.
+
+    Attributes:
+        tidiness: how tidy.
+    """
+
+    tidiness: float = 0.5
+
+
+class Tidy:
+    """As a plug-in would write it."""
+
+    def __init__(self, config: TidyConfig) -> None:
+        self.config = config
+
+
+def test_the_short_help_shows_what_a_plug_in_adds() -> None:
+    options = component_options("actor", Tidy, {"tidiness": 0.5, "test_every": 5, "compile": "on"})
+    shown = {option.path[1]: option.is_own for option in options}
+    assert shown == {"test_every": False, "compile": False, "tidiness": True}
+    assert not any(option.is_own for option in component_options("trainer", Trainer))
+    more = (Option(("actor", "rare"), int), Option(("actor", "seldom"), int))
+    text = help_text(Command("rl train", "Train.", (*options, *more)), everything=False)
+    assert "--actor.tidiness" in text
+    assert "--actor.compile" not in text
+    assert "3 more options" in text

@@ -7,9 +7,10 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_command.values import metavar, table_of, write_value
+from rl_core import plugins
 from rl_core.config import Json, bounds_of, encode, field_types, options_of, required_options
 
 _PLACEHOLDERS = {
@@ -48,6 +49,7 @@ class Option:
         default: its default as one would type it; None shows none.
         placeholder: stands for the value in the help.
         short: flag in place of the one that the path gives.
+        is_own: whether a plug-in declares it itself, so that every help text shows it.
     """
 
     path: tuple[str, ...]
@@ -56,6 +58,7 @@ class Option:
     default: str | None = None
     placeholder: str = ""
     short: str | None = None
+    is_own: bool = False
 
     @property
     def section(self) -> str:
@@ -107,7 +110,12 @@ def component_options(
     """
     from rl_train.builder.components import PARTS  # brings PyTorch
 
-    options = _table_options((section,), options_of(component), defaults, parameter_docs(component))
+    table = options_of(component)
+    own = _own_names(component, table)
+    options = tuple(
+        replace(option, is_own=option.path[1:] in own)
+        for option in _table_options((section,), table, defaults, parameter_docs(component))
+    )
     name, kind, is_list = PARTS.get(section, ("", "", False))
     if name not in inspect.signature(component).parameters:
         return options
@@ -115,6 +123,15 @@ def component_options(
     text = f"Name{'s' if is_list else ''} from rl list {kind}s, or {{name = ..., OPTION = ...}}"
     default = write_value((defaults or {}).get(name, [] if is_list else None))
     return (*options, Option((section, name), type_, text, default, metavar(type_)))
+
+
+def _own_names(component: Callable[..., object], table: type[object]) -> set[tuple[str]]:
+    """Return what a plug-in declares itself, and does not inherit from our packages."""
+    if plugins.is_first_party(component.__module__):
+        return set()
+    bases = [base for base in table.__mro__ if plugins.is_first_party(base.__module__)]
+    inherited = {name for base in bases for name in vars(base).get("__annotations__", {})}
+    return {(name,) for name in field_types(table).keys() - inherited}
 
 
 def _table_options(

@@ -243,7 +243,7 @@ def _build(command: Command, everything: bool) -> tuple[_Parser, int]:
         inside = list(options)
         shown = inside
         if section and not everything and len(inside) > _FEW:
-            shown = [o for o in inside if len(o.path) == 2 and o.path[1] in _FIRST]
+            shown = [o for o in inside if o.is_own or (len(o.path) == 2 and o.path[1] in _FIRST)]
         about = command.sections.get(section) if shown else None  # no heading without options
         group = parser.add_argument_group(section or "options", about)
         for option in inside:

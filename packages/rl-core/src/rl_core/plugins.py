@@ -102,6 +102,11 @@ def set_allowed(distributions: Collection[str] | None) -> None:
     _allowed = None if distributions is None else frozenset(map(_normalized, distributions))
 
 
+def is_first_party(module: str) -> bool:
+    """Return whether a module, by its name, is of one of this project's packages."""
+    return _normalized(module.partition(".")[0]) in _OURS
+
+
 def known_kind(kind: str) -> str:
     """Return one of `KINDS` for its name or its singular.
 
