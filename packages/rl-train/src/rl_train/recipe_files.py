@@ -4,7 +4,6 @@ import json
 import os
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -25,6 +24,7 @@ _TOML_TEXT = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}|' r"'''.*?'{3,5}|" + _STRING + r"|'[^'\n]*'|#[^\n]*", re.DOTALL
 )
 _SHORT_ARRAY = re.compile(rf"\[\n((?: +(?:[-+.\w]+|{_STRING}),\n)+) *\]")
+_JSON_TOKEN = re.compile(r'[{}]|("(?:[^"\\]|\\.)*")(\s*:)?')
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -157,20 +157,27 @@ def parse_json(text: str) -> Json:
     """Read JSON text without duplicate keys.
 
     Raises:
-        ValueError: when it is not JSON; the message gives line and column, or the key.
+        ValueError: when it is not JSON; the message gives line and column.
         RecursionError: when it is nested too deeply for the parser.
     """
-    value: Json = json.loads(text, object_pairs_hook=_unique)
+    value: Json = json.loads(text)
+    _check_keys(text)
     return value
 
 
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _check_keys(text: str) -> None:
     """Refuse duplicate keys, of which Python's parser would take the last."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {key!r} is there twice")
-    return table
+    tables: list[set[str]] = []
+    for token in _JSON_TOKEN.finditer(text):
+        if token[0] == "{":
+            tables.append(set())
+        elif token[0] == "}":
+            tables.pop()
+        elif token[2]:
+            key = json.loads(token[1])
+            if key in tables[-1]:
+                raise json.JSONDecodeError(f"The key {key!r} is there twice", text, token.start())
+            tables[-1].add(key)
 
 
 def _parse_toml(text: str) -> Tables:
