@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from rl_core import plugins
 from rl_core.env import VecEnv
 from rl_core.errors import (
     ConfigError,
@@ -887,3 +888,11 @@ def test_a_class_of_vectors_is_built_as_one() -> None:
         make_vec(WalkVecEnv, check=False)
     with pytest.raises(ConfigError, match=r"built a WalkVecEnv.*give the class itself"):
         make_vec(lambda: WalkVecEnv(2))  # type: ignore[arg-type, return-value]  # the mistake
+
+
+def test_a_registered_function_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "available", lambda kind: {"cues": None})
+    monkeypatch.setattr(plugins, "load", lambda kind, name: MemoryCueEnv)
+    with make_vec("cues", 2) as envs, make_gym_vec("cues", 3) as more:
+        assert (envs.num_envs, more.num_envs) == (2, 3)
+        assert envs.single_action_space == MemoryCueEnv().action_space
