@@ -20,7 +20,7 @@ import rl_train
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.env import EnvStep, as_numpy
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.types import ArrayLike
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -193,6 +193,19 @@ def test_advantages_are_normalized_within_each_task() -> None:
         columns, _ = algorithm.estimate(algorithm.unadapted(2), rollout)
         got = columns["advantage"][rollout.valid]
         torch.testing.assert_close(got, expected[rollout.valid], atol=1e-3, rtol=0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adaptation_that_is_not_finite_changes_no_policy(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = _door_opener(kind, inner_lr=1e39)
+    before = {name: value.clone() for name, value in algorithm.adapted.items()}
+    storage = RolloutStorage(num_steps=4)
+    monkeypatch.setattr(storage, "rollout", _opened_doors)
+    with pytest.raises(NonFiniteError, match=r"adapting to a rollout .* Lower inner_lr"):
+        algorithm.update(storage)
+    assert all(torch.equal(value, before[name]) for name, value in algorithm.adapted.items())
 
 
 # MAML, on the plane

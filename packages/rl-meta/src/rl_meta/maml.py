@@ -323,7 +323,17 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         kept = task_batch(rollout, columns, self.config.meta_batch_size)
         self.gradients.begin_phase()
         if len(self._kept) < self.config.num_grad_updates:
-            self._set_adapted(self._next_adapted(kept))
+            adapted = self._next_adapted(kept)
+            if all(bool(value.isfinite().all()) for value in adapted.values()):
+                self._set_adapted(adapted)
+            else:
+                self.gradients.guard.refuse(
+                    self.gradients.count + 1,
+                    kept,
+                    "adapting to a rollout gave parameters that are not finite; the policies of "
+                    "the tasks stayed as they were. Lower inner_lr, or look for extreme rewards "
+                    "and observations",
+                )
             self._kept.append(kept)
             self.schedules.is_held = True  # or the meta-step would adapt otherwise than this did
         else:

@@ -278,10 +278,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     def infer(self, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
         """Infer the latent of each task from the contexts in a batch, mean and std `(M, L)`."""
-        columns = (batch.extras[f"context/{name}"] for name in CONTEXT_COLUMNS)
-        context = self.actor.context(*columns)
-        mean, std = self.actor.encoder(context, torch.ones_like(context[..., 0]))
-        return mean, std
+        columns = {name: batch.extras[f"context/{name}"] for name in CONTEXT_COLUMNS}
+        return self._posterior(columns, torch.ones_like(columns["reward"]))
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
         """Draw for the latents, and what the inner algorithm needs."""

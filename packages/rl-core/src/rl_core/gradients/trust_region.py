@@ -68,7 +68,6 @@ def constrained_step(
     divergence: Callable[[Parameters], Tensor] | None = None,
     damping: float = 0.1,
     num_cg_steps: int = 10,
-    cg_tolerance: float = 1e-10,
     num_backtracks: int = 15,
     backtrack_ratio: float = 0.8,
 ) -> ConstrainedStep:
@@ -86,7 +85,6 @@ def constrained_step(
         divergence: for the products with H, of fewer samples; None takes that of ``objective``.
         damping: multiple of the identity that is added to H, at least 0.
         num_cg_steps: iterations of the conjugate gradients.
-        cg_tolerance: squared norm of the residual at which they end.
         num_backtracks: how many k are tried.
         backtrack_ratio: α, in (0, 1).
     """
@@ -98,7 +96,7 @@ def constrained_step(
     curvature = kl if divergence is None else divergence(adapted)
     product = _damped_product(curvature, list(adapted.values()), leaves, damping)
 
-    direction, residual = conjugate_gradient(product, gradient, num_cg_steps, cg_tolerance)
+    direction, residual = conjugate_gradient(product, gradient, num_cg_steps)
     direction = torch.where(direction.isfinite(), direction, 0.0)
     length = (2.0 * max_kl / (direction @ (gradient - residual) + 1e-8)).sqrt()
     step = torch.where(length.isfinite(), length, 1.0) * direction
