@@ -21,6 +21,8 @@ _LIBRARIES = (
 )
 
 _VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
+_ZEN = {"25": "Zen 4", "26": "Zen 5"}
+"""Generations of AMD's processors with AVX-512, by family: virtual machines name both alike."""
 
 
 def machine_line(threads: int, device: str = "cpu") -> str:
@@ -59,6 +61,9 @@ def processor() -> str:
     model = " ".join(fields.get("model name", platform.machine()).split())
     flags = fields.get("flags", "").split()
     width = next((title for flag, title in _VECTORS.items() if flag in flags), None)
+    family = fields.get("cpu family", "").strip()
+    if width == "AVX-512" and family in _ZEN:
+        model = f"{model} {_ZEN[family]}"
     return model if width is None else f"{model} ({width})"
 
 
