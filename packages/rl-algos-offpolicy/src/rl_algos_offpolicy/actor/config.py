@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import gymnasium
-from annotated_types import Interval
+from annotated_types import Ge, Interval
 from gymnasium import spaces
 
-from rl_algos_offpolicy.critics.config import CriticConfig, ReturnKind
-from rl_core.config import (
-    Count,
-    Needs,
-    Widths,
-    Without,
+from rl_algos_offpolicy.critics.distributional import (
+    CategoricalReturns,
+    QuantileReturns,
+    ReturnDistribution,
 )
+from rl_core.config import Config, Count, Needs, Positive, Widths, Without
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import box_size
 from rl_core.nn.init import Initialization
@@ -27,6 +26,9 @@ from rl_core.spaces import ACTION_MASK_KEY
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""
 
+ReturnKind = Literal["none", "categorical", "quantile"]
+"""What critics learn of the return: its expectation, probabilities of given returns, quantiles."""
+
 LEARNERS: Mapping[PolicyKind, tuple[str, ...]] = {
     "greedy": ("dqn", "rainbow"),
     "deterministic": ("td3", "ddpg"),
@@ -36,7 +38,7 @@ LEARNERS: Mapping[PolicyKind, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OffPolicyActorConfig(CriticConfig):
+class OffPolicyActorConfig(Config):
     """The networks of an `OffPolicyActor`.
 
     Attributes:
@@ -64,6 +66,15 @@ class OffPolicyActorConfig(CriticConfig):
         num_critics: number of critics (action-value functions).
         dueling: give critics separate streams for the state's value and the actions' advantages
             (Discrete).
+        distribution: what the critics of a greedy policy learn of the return: ``none`` its
+            expectation, ``categorical`` the probabilities of given returns, ``quantile`` its
+            quantiles.
+        num_atoms: number of atoms (given returns) of ``categorical``; None takes 51.
+        value_range: smallest and largest atom of ``categorical``, in scaled rewards; None takes -10
+            and 10.
+        num_quantiles: number of quantiles of ``quantile``; None takes 200.
+        noisy: explore by noisy weights in all layers of the critics, which a greedy policy follows.
+        noisy_sigma: initial size of the noise on the weights, σ₀; None takes 0.5.
         normalize_observations: normalize vectors by running statistics, which are updated once per
             update.
         image_features: number of features of each image.
@@ -89,16 +100,24 @@ class OffPolicyActorConfig(CriticConfig):
     initial_weights: Initialization = "uniform"
     num_critics: Count = 2
     dueling: bool = False
+    distribution: Annotated[ReturnKind, Needs("policy", "greedy")] = "none"
+    num_atoms: Annotated[int | None, Ge(2), Needs("distribution", "categorical")] = None
+    value_range: Annotated[tuple[float, float] | None, Needs("distribution", "categorical")] = None
+    num_quantiles: Annotated[Count | None, Needs("distribution", "quantile")] = None
+    noisy: Annotated[bool, Needs("policy", "greedy")] = False
+    noisy_sigma: Annotated[Positive | None, Needs("noisy", True)] = None
     normalize_observations: bool = False
     image_features: Count = 512
     recurrent_net: CoreKind = "none"
     recurrent_hidden_size: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     recurrent_layers: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
-    distribution: Annotated[ReturnKind, Needs("policy", "greedy")] = "none"
-    noisy: Annotated[bool, Needs("policy", "greedy")] = False
 
     def __post_init__(self) -> None:
-        CriticConfig.__post_init__(self)
+        Config.__post_init__(self)
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ConfigError(
+                f"value_range must have the smaller number first, got {self.value_range}"
+            )
         for path in ("body", "critic_body", "critic_head"):
             check_layers(getattr(self, path), path)
         if self.policy == "greedy":
@@ -144,6 +163,23 @@ class OffPolicyActorConfig(CriticConfig):
         """Whether the critics' layers are data."""
         takes_head = self.head is not None and self.critic_hidden_sizes is None
         return self.critic_head is not None or takes_head
+
+    @property
+    def returns(self) -> ReturnDistribution | None:
+        """A new distribution of returns, or None where critics learn expected returns."""
+        if self.distribution == "categorical":
+            low, high = (-10.0, 10.0) if self.value_range is None else self.value_range
+            return CategoricalReturns(51 if self.num_atoms is None else self.num_atoms, low, high)
+        if self.distribution == "quantile":
+            return QuantileReturns(200 if self.num_quantiles is None else self.num_quantiles)
+        return None
+
+    @property
+    def sigma(self) -> float | None:
+        """σ₀ of noisy layers, or None where they are plain."""
+        if not self.noisy:
+            return None
+        return 0.5 if self.noisy_sigma is None else self.noisy_sigma
 
     @property
     def core(self) -> CoreConfig:
