@@ -50,8 +50,8 @@ class PolicyGradientConfig(OnPolicyConfig):
             advantages are the returns, and an episode counts no further than the rollout goes.
     """
 
-    policy_learning_rate: ScheduledNonNegative = 1e-3
-    value_learning_rate: ScheduledNonNegative | None = 1e-3
+    policy_learning_rate: ScheduledNonNegative = 3e-3
+    value_learning_rate: ScheduledNonNegative | None = 3e-3
     gae_lambda: GaeLambda = 1.0
 
 
