@@ -336,7 +336,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         if following <= 0:
             self._visit(following, storage)
         elif following >= self.config.num_prior_rollouts and is_context:
-            self._belief = torch.stack(self._posterior(*storage.context(self._visited)))
+            with torch.no_grad():
+                self._belief = torch.stack(self._posterior(*storage.context(self._visited)))
         return metrics
 
     def _visit(self, turn: int, storage: TaskReplayStorage) -> None:
@@ -355,7 +356,6 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         mean, std = self._belief
         self._belief = torch.stack([torch.zeros_like(mean), torch.ones_like(std)])
 
-    @torch.no_grad()
     def _posterior(self, columns: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
         context = self.actor.context(*(columns[name] for name in CONTEXT_COLUMNS))
         mean, std = self.actor.encoder(context, mask.float())
