@@ -199,13 +199,21 @@ def test_advantages_are_normalized_within_each_task() -> None:
 def test_an_adaptation_that_is_not_finite_changes_no_policy(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    algorithm = _door_opener(kind, inner_lr=1e39)
+    algorithm = _door_opener(kind, inner_lr=3e38, normalize_advantage=False)
     before = {name: value.clone() for name, value in algorithm.adapted.items()}
     storage = RolloutStorage(num_steps=4)
-    monkeypatch.setattr(storage, "rollout", _opened_doors)
+    monkeypatch.setattr(storage, "rollout", lambda: _opened_doors((100.0, 100.0)))
+    monkeypatch.setattr(storage, "after_update", lambda: None)
     with pytest.raises(NonFiniteError, match=r"adapting to a rollout .* Lower inner_lr"):
         algorithm.update(storage)
     assert all(torch.equal(value, before[name]) for name, value in algorithm.adapted.items())
+
+    algorithm.gradients.guard.mode = "skip"
+    meta_steps = algorithm.schedule.num_epochs
+    for num_skipped in (1, 1 + meta_steps):  # the adaptation, and the meta-steps through it
+        algorithm.update(storage)
+        assert all(torch.equal(value, before[name]) for name, value in algorithm.adapted.items())
+        assert algorithm.gradients.guard.num_skipped == num_skipped
 
 
 # MAML, on the plane

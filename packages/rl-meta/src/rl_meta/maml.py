@@ -323,17 +323,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         kept = task_batch(rollout, columns, self.config.meta_batch_size)
         self.gradients.begin_phase()
         if len(self._kept) < self.config.num_grad_updates:
-            adapted = self._next_adapted(kept)
-            if all(bool(value.isfinite().all()) for value in adapted.values()):
-                self._set_adapted(adapted)
-            else:
-                self.gradients.guard.refuse(
-                    self.gradients.count + 1,
-                    kept,
-                    "adapting to a rollout gave parameters that are not finite; the policies of "
-                    "the tasks stayed as they were. Lower inner_lr, or look for extreme rewards "
-                    "and observations",
-                )
+            self._set_adapted(self._next_adapted(kept))
             self._kept.append(kept)
             self.schedules.is_held = True  # or the meta-step would adapt otherwise than this did
         else:
@@ -350,15 +340,24 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     @torch.no_grad()
     def _next_adapted(self, batch: RolloutBatch) -> Parameters:
-        """Adapt, and say so where the inner loss wants more than there is."""
+        """Adapt; say so where the inner loss wants more than there is, or what it gives is NaN."""
         try:
-            return self.adapt(self.adapted, batch)
+            adapted = self.adapt(self.adapted, batch)
         except KeyError as error:
             raise ConfigError(
                 f"the loss of inner_algorithm='{self.config.inner_algorithm}' reads {error} of its "
                 "batches, which MAML does not know: it estimates advantages in its own way, and "
                 "never calls the inner algorithm's prepare; use one that does without"
             ) from error
+        if all(bool(value.isfinite().all()) for value in adapted.values()):
+            return adapted
+        self.gradients.guard.refuse(
+            self.gradients.count + 1,
+            batch,
+            "adapting to a rollout gave parameters that are not finite; the policies of the tasks "
+            "stayed as they were. Lower inner_lr, or look for extreme rewards and observations",
+        )
+        return self.adapted
 
     def meta_step(self, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Move the meta-parameters by Eq. (2), once.
