@@ -71,6 +71,14 @@ def test_a_step_of_sac_on_halfcheetah() -> None:
     assert flops_per_step(workload.settings, 17, 6) == target + critics + improvement == 581_566_464
 
 
+def test_droq_moves_its_policy_once_for_all_gradient_steps_of_a_step() -> None:
+    settings = ReplaySettings(
+        algorithm="droq", hidden_sizes=(5, 4), minibatch_size=8, gradient_steps=20
+    )
+    with_policy, without = counted("sac", improves=True), counted("sac", improves=False)
+    assert flops_per_step(settings, 3, 2) == 19 * without + with_policy
+
+
 def test_the_median_chunk_counts() -> None:
     now, calls = 0.0, 0
 
@@ -91,7 +99,9 @@ def test_both_libraries_multiply() -> None:
 
 def test_steps_of_replay_and_images_have_a_limit() -> None:
     limited = [name for name, workload in WORKLOADS.items() if workload.has_product_limit]
-    assert limited == ["ppo-pong", "dqn-cartpole", "td3-halfcheetah", "sac-halfcheetah"]
+    assert limited == [
+        *("ppo-pong", "dqn-cartpole", "td3-halfcheetah", "sac-halfcheetah", "droq-hopper")
+    ]
 
 
 def test_a_step_with_images_takes_what_its_network_does() -> None:

@@ -128,14 +128,16 @@ def _ppo(actor: OnPolicyActor, settings: PPOSettings) -> PPO:
 def _from_replay(
     settings: ReplaySettings, envs: VecEnv, device: str
 ) -> tuple[AnyAlgorithm, AnyStorage]:
-    policies: dict[str, PolicyKind] = {"dqn": "greedy", "td3": "deterministic", "sac": "stochastic"}
+    policies: dict[str, PolicyKind] = {"dqn": "greedy", "td3": "deterministic"}
     actor = OffPolicyActor(
         envs.single_observation_space,
         envs.single_action_space,
         OffPolicyActorConfig(
-            policy=policies[settings.algorithm],
+            policy=policies.get(settings.algorithm, "stochastic"),
             hidden_sizes=settings.hidden_sizes,
             num_critics=1 if settings.algorithm == "dqn" else 2,
+            critic_dropout=settings.critic_dropout,
+            critic_layer_norm=settings.algorithm == "droq",
         ),
     ).to(device)
     shared: dict[str, Any] = {
@@ -143,6 +145,7 @@ def _from_replay(
         "minibatch_size": settings.minibatch_size,
         "start_steps": settings.learning_starts,
         "update_after": settings.learning_starts,
+        "num_minibatches": settings.gradient_steps,
     }
     rate = settings.learning_rate
     algorithm: AnyAlgorithm
@@ -153,11 +156,11 @@ def _from_replay(
     else:
         options = {**shared, "policy_learning_rate": rate, "critic_learning_rate": rate}
         options["tau"] = settings.tau
-        algorithm = (
-            TD3(actor, TD3Config(**options))
-            if settings.algorithm == "td3"
-            else SAC(actor, SACConfig(**options, temperature_learning_rate=rate))
-        )
+        if settings.algorithm == "td3":
+            algorithm = TD3(actor, TD3Config(**options))
+        else:
+            options |= {"temperature_learning_rate": rate, "policy_delay": settings.gradient_steps}
+            algorithm = SAC(actor, SACConfig(**options))
     return algorithm, ReplayBuffer(size=settings.buffer_size)
 
 

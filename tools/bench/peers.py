@@ -53,6 +53,9 @@ def measure(workload: Workload, span: Span, *, system: str, device: str) -> None
         name, num_envs, options = "TRPO", settings.num_envs, _trpo_options(settings)
     else:
         name, num_envs, options = settings.algorithm.upper(), 1, _replay_options(settings)
+        if settings.algorithm == "droq":
+            name = "SAC"
+            networks |= {"dropout_rate": settings.critic_dropout, "layer_norm": True}
     model = _algorithm(system, name)(
         policy,
         _make_envs(workload.env, num_envs, 0, vectorizer),
@@ -119,10 +122,12 @@ def _replay_options(settings: ReplaySettings) -> dict[str, object]:
         "buffer_size": settings.buffer_size,
         "learning_starts": settings.learning_starts,
         "train_freq": 1,
-        "gradient_steps": 1,
+        "gradient_steps": settings.gradient_steps,
     }
     if settings.algorithm == "dqn":
         return {**options, "target_update_interval": settings.target_update_every}
+    if settings.algorithm == "droq":
+        options["policy_delay"] = settings.gradient_steps
     return {**options, "tau": settings.tau}
 
 

@@ -8,14 +8,15 @@ A network with layers of $n_0, n_1, \dots, n_L$ units takes, for N samples,
 
 (3) $F$ for the gradient of its input, or $F - 2 N n_0 n_1$ where it ends at the first layer.
 
-A step of TD3 or SAC with two critics Q and a policy π is the sum of
+A step of TD3, SAC or DroQ with two critics Q and a policy π is the sum of
 
 (4) the target: π and both Q forwards;
 
 (5) the critics: both Q forwards, (2), and (3) up to the first layer;
 
 (6) the policy: π forwards, (2), and (3) up to the first layer; and forwards and (3) of the one Q
-    (TD3) or both (SAC) that judge its actions. In TD3 this comes every second step.
+    (TD3) or both (SAC, DroQ) that judge its actions. In TD3 this comes every second step, in DroQ
+    once after each step of the environment.
 
 A step of DQN is (4) and (5) of one network Q, and there is no π.
 
@@ -75,22 +76,22 @@ def measure(workload: Workload, seconds: float) -> dict[str, float]:
 
 
 def flops_per_step(settings: ReplaySettings, observation_size: int, action_size: int) -> float:
-    """Count the floating-point operations of a gradient step's matrix products, on average.
+    """Count the floating-point operations of matrix products per step of an environment.
 
     Args:
-        settings: of any of the three.
+        settings: of any of the four.
         observation_size: numbers in an observation.
         action_size: numbers in an action, or actions of DQN.
 
     Returns:
-        The sum of (4) to (6).
+        The sum of (4) to (6), on average.
     """
     samples = settings.minibatch_size
     if settings.algorithm == "dqn":
         sizes = (observation_size, *settings.hidden_sizes, action_size)
         return 4 * _forward(sizes, samples) - _forward(sizes[:2], samples)
-    is_sac = settings.algorithm == "sac"
-    outputs = 2 * action_size if is_sac else action_size  # SAC's policy has a deviation, too
+    is_td3 = settings.algorithm == "td3"
+    outputs = action_size if is_td3 else 2 * action_size  # SAC's policy has a deviation, too
     policy_sizes = (observation_size, *settings.hidden_sizes, outputs)
     critic_sizes = (observation_size + action_size, *settings.hidden_sizes, 1)
     policy, critic = _forward(policy_sizes, samples), _forward(critic_sizes, samples)
@@ -98,9 +99,10 @@ def flops_per_step(settings: ReplaySettings, observation_size: int, action_size:
 
     target = policy + _NUM_CRITICS * critic
     critics = _NUM_CRITICS * (3 * critic - critic_first)
-    num_judges = _NUM_CRITICS if is_sac else 1
+    num_judges = 1 if is_td3 else _NUM_CRITICS
     improvement = 3 * policy - policy_first + num_judges * 2 * critic
-    return target + critics + improvement / (1 if is_sac else _POLICY_DELAY)
+    num_improvements = 1 / _POLICY_DELAY if is_td3 else 1
+    return settings.gradient_steps * (target + critics) + num_improvements * improvement
 
 
 def flops_per_image_step(num_epochs: int, num_actions: int) -> int:

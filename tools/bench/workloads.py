@@ -93,10 +93,10 @@ class TRPOSettings:
 class ReplaySettings:
     """Hyper-parameters of an algorithm that learns from replay, the same for every system.
 
-    One environment, one gradient step after each of its steps.
+    One environment, and gradient steps after each of its steps.
 
     Attributes:
-        algorithm: ``dqn``, ``td3`` or ``sac``, each with its paper's other options.
+        algorithm: ``dqn``, ``td3``, ``sac`` or ``droq``, each with its paper's other options.
         hidden_sizes: widths of the ReLU layers of every network.
         minibatch_size: samples per gradient step.
         learning_rate: of Adam, for every network.
@@ -105,9 +105,11 @@ class ReplaySettings:
         gamma: discount.
         tau: how far soft targets move.
         target_update_every: gradient steps between copies of DQN's target.
+        gradient_steps: after each step of the environment; DroQ's policy moves with the last.
+        critic_dropout: of DroQ's critics, whose hidden layers are normalized.
     """
 
-    algorithm: Literal["dqn", "td3", "sac"]
+    algorithm: Literal["dqn", "td3", "sac", "droq"]
     hidden_sizes: tuple[int, ...]
     minibatch_size: int
     learning_rate: float = 3e-4
@@ -116,6 +118,8 @@ class ReplaySettings:
     gamma: float = 0.99
     tau: float = 0.005
     target_update_every: int = 500
+    gradient_steps: int = 1
+    critic_dropout: float = 0.0
 
 
 Settings: TypeAlias = PPOSettings | TRPOSettings | ReplaySettings
@@ -230,6 +234,20 @@ WORKLOADS: Mapping[str, Workload] = {
         title="SAC `HalfCheetah-v5`, 1 env, batch 256, one update a step, 256x256",
         threads=2,
         warm_up_marks=100,
+    ),
+    "droq-hopper": Workload(
+        env="Hopper-v5",
+        settings=ReplaySettings(
+            algorithm="droq",
+            hidden_sizes=(256, 256),
+            minibatch_size=256,
+            gradient_steps=20,
+            critic_dropout=0.01,
+        ),
+        title="DroQ `Hopper-v5`, 1 env, batch 256, 20 updates a step, dropout 0.01, 256x256",
+        systems=("ours", "ours-eager", "sbx"),
+        threads=2,
+        warm_up_marks=5,
     ),
 }
 """By the name that the command line takes."""
