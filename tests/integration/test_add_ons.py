@@ -22,7 +22,7 @@ from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 from rl_train.builder import build, compose
 from rl_train.builder.description import describe_component
-from rl_train.builder.saved_actors import read_run
+from rl_train.checkpoint import read_run
 from rl_train.recipe_files import from_toml, load_recipe, to_toml
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -119,6 +119,11 @@ def test_deterministic_policies_are_compared_in_units_of_the_learner() -> None:
     assert expert.to_env_action(theirs.mode()).abs().max() > theirs.mode().abs().max()
     expected = masked_mean(between.square().sum(-1) / (2.0 * 0.5**2), batch.mask)
     torch.testing.assert_close(term, expected)
+
+
+def test_a_deviation_of_actions_that_nobody_needs_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"action_std=0\.5 has no effect here, because no policy"):
+        PPO(_on_policy(), add_ons=[AttractionKL([_on_policy()], action_std=0.5)])
 
 
 def test_two_add_ons_of_a_kind_are_both_logged() -> None:

@@ -14,7 +14,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from torch import Tensor, nn
 
 import rl_train
-from rl_algos_offpolicy import SAC, OffPolicyActor
+from rl_algos_offpolicy import DQN, SAC, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_command.main import main
 from rl_command.train_arguments import read_train_request
@@ -30,7 +30,7 @@ from rl_core.errors import (
 )
 from rl_core.types import Json
 from rl_envs import make_gym_vec, make_vec
-from rl_storages import RolloutStorage
+from rl_storages import ReplayBuffer, RolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
@@ -89,6 +89,23 @@ def test_a_first_call_that_is_refused_may_be_mended(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give exactly one of total_steps"):
         agent.train(run_dir=tmp_path / "run")
     assert agent.train(total_steps=64, run_dir=tmp_path / "run").total_steps == 64
+
+
+def test_an_evaluation_where_a_trainer_learns_ends_its_episodes() -> None:
+    envs = make_vec("CartPole-v1", seed=0)
+    actor = OffPolicyActor(
+        envs.single_observation_space,
+        envs.single_action_space,
+        OffPolicyActorConfig(policy="greedy", num_critics=1),
+    )
+    trainer = Trainer(envs, DQN(actor), ReplayBuffer(size=1000), seed=0)
+    for total, policy in ((50, trainer.algorithm), (100, actor), (150, None)):
+        trainer.train(total_steps=total, progress=False)
+        if policy is not None:
+            evaluate_policy(policy, envs, 1)
+    batch = next(iter(trainer.storage.generate_batches(1, 1024)))
+    position, velocity = batch.observation[:, 0], batch.observation[:, 1]
+    torch.testing.assert_close(batch.next_observation[:, 0], position + 0.02 * velocity)
 
 
 def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rl_core.env import EnvStep, TaskSplit, TaskVecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise
 from rl_core.gradients.trust_region import Parameters, constrained_step
+from rl_core.nn.layers import LayerConfig
 from rl_core.types import Array, ArrayLike, Json, Observation
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
@@ -459,6 +460,28 @@ def test_episodes_are_collected_on_any_device() -> None:
     assert {part.device for part in parts if isinstance(part, Tensor)} == {device}
 
 
+def test_an_environment_that_changes_its_action_leaves_the_stored_one() -> None:
+    class Scaling(gymnasium.Env[Array, Array]):
+        observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Array, dict[str, Any]]:
+            super().reset(seed=seed)
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+            np.multiply(action, 100.0, out=action)
+            return np.zeros(1, np.float32), float(action.sum()), True, False, {}
+
+    actions = torch.ones(2, 2)
+    with make_vec(Scaling, 2) as envs:
+        rollout = collect_episodes(envs, lambda _: (actions, actions), 1, torch.device("cpu"))
+    assert rollout.action.tolist() == [[[1.0, 1.0], [1.0, 1.0]]]
+    assert rollout.reward.tolist() == [[200.0, 200.0]]
+
+
 @pytest.mark.parametrize("number", [0, -1, 1.5])
 def test_less_than_one_episode_cannot_be_collected(number: Any) -> None:
     with pytest.raises(ConfigError, match="num_episodes must be a whole number"):
@@ -576,6 +599,21 @@ def test_a_shared_network_is_refused() -> None:
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, options)
     with pytest.raises(ConfigError, match="share nothing"):
         MAMLVPG(actor)
+    body = (LayerConfig("Linear", {"out_features": 8}), LayerConfig("Tanh"))
+    options = OnPolicyActorConfig(body=body, share_body=True, hidden_sizes=(8,))
+    actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, options)
+    with pytest.raises(ConfigError, match=r"share nothing.*encoder\.body"):
+        MAMLVPG(actor)
+
+
+def test_what_is_frozen_stays_in_an_evaluation_before_training() -> None:
+    algorithm = _algorithm()
+    algorithm.actor.requires_grad_(False)
+    before = {name: value.clone() for name, value in algorithm.policy_parameters().items()}
+    adapted = algorithm.adapt_to(algorithm.unadapted(2), _rollouts(_algorithm(), 1)[0])
+    assert adapted.keys() == before.keys()
+    for name, value in adapted.items():
+        torch.testing.assert_close(value, before[name].expand_as(value), rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,27 @@ def test_regularizers_reach_the_policy() -> None:
     assert len({part.sum().item() for part in parts.values()}) == 4
 
 
+def test_a_regularizer_cannot_begin_during_a_run() -> None:
+    algorithm = _pearl()
+    with pytest.raises(ConfigError, match=r"policy_std_coef cannot become .* in a run that began"):
+        algorithm.update_algorithm_parameter("policy_std_coef", 0.1)
+    algorithm = _pearl(policy_mean_coef=0.1)
+    algorithm.update_algorithm_parameter("policy_std_coef", 0.1)
+    assert algorithm.hyper["policy_std_coef"].item() == pytest.approx(0.1)
+
+
+def test_without_a_bottleneck_nothing_is_drawn_before_there_is_a_context() -> None:
+    algorithm = _pearl({"use_information_bottleneck": False})
+    trainer = _trainer(algorithm)
+    algorithm.before_rollout(trainer.envs)
+    assert algorithm.get_exploration_policy().belief.tolist() == [0.0] * 3
+    for latents in (algorithm._latents, algorithm.unadapted(2)["std"]):
+        assert not latents.any()
+    algorithm = _pearl()
+    assert algorithm.get_exploration_policy().belief.all()
+    assert algorithm.unadapted(2)["std"].tolist() == [[1.0] * 3] * 2
+
+
 def test_regularizers_are_mean_squares() -> None:
     algorithm = _pearl(policy_mean_coef=2.0, policy_std_coef=0.5, policy_pre_activation_coef=0.25)
     (add_on,) = algorithm.inner.add_ons.children()
@@ -332,6 +353,8 @@ def test_bad_input_is_refused() -> None:
         Trainer(PointNavigation(4), _pearl(), ReplayBuffer(100))
     with pytest.raises(ConfigError, match="capacity=59 is less than the 60 steps of a visit"):
         Trainer(PointNavigation(4), _pearl(), TaskReplayStorage(20, capacity=59))
+    with pytest.raises(ConfigError, match=r"less than the 120 steps.* of the 2 environments"):
+        Trainer(PointNavigation(8), _pearl(), TaskReplayStorage(20, capacity=119))
     with pytest.raises(ConfigError, match=r"set actor\.inner_options\.policy to 'stochastic'"):
         _pearl({"inner_options": {"policy": "deterministic"}})
     policy = _pearl().get_exploration_policy()

@@ -95,7 +95,11 @@ def test_the_algorithms_that_are_advised_learn_that_kind_of_policy(kind: PolicyK
 def test_targets_that_wait_are_copies_unless_told_otherwise(
     options: dict[str, float], tau: float
 ) -> None:
-    assert DQNConfig(**options).tau == tau  # type: ignore[arg-type]  # of several types
+    config = DQNConfig(**options)  # type: ignore[arg-type]  # of several types
+    actor = OffPolicyActor(VECTOR, spaces.Discrete(2), OffPolicyActorConfig(policy="greedy"))
+    assert DQN(actor, config).hyper["tau"].item() == pytest.approx(tau)
+    # A recipe holds what was given, so that another period has a usual coefficient of its own.
+    assert config.tau == options.get("tau")
 
 
 @pytest.mark.parametrize("weight", [Constant(0.0), Linear(0.0, 0.0), 0.0])

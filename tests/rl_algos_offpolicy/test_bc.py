@@ -118,3 +118,9 @@ def test_options_of_an_expert_need_one(options: dict[str, Any]) -> None:
 def test_a_function_is_not_sampled_from() -> None:
     with pytest.raises(ConfigError, match="deterministic_expert=False has no effect on a function"):
         BC(_actor(BOX), BCConfig(deterministic_expert=False), expert=np.zeros_like)
+
+
+def test_a_deterministic_policy_is_not_sampled_from() -> None:
+    expert = _actor(BOX, policy="deterministic")
+    with pytest.raises(ConfigError, match="no effect on this expert, whose policy is determin"):
+        BC(_actor(BOX), BCConfig(deterministic_expert=False), expert=expert)

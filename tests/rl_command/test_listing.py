@@ -65,7 +65,7 @@ def test_several_kinds_are_listed(rl: Run) -> None:
     status, out, _ = rl("list", "loggers", "callbacks", "--json")
     assert status == 0
     assert set(json.loads(out)) == {"loggers", "callbacks"}
-    assert {"csv", "jsonl", "tensorboard", "text", "wandb"} <= set(json.loads(out)["loggers"])
+    assert {"csv", "tensorboard", "text", "wandb"} <= set(json.loads(out)["loggers"])
 
 
 def test_an_unknown_kind_names_them_all(rl: Run) -> None:
@@ -134,6 +134,31 @@ def test_environments_of_our_own_and_of_imported_modules_are_listed(
     assert ["env", "Pond-v0", "my_pond", "-", "Swim", "about."] in lines
     assert any(line[:3] == ["env", "BitFlipping-v0", "rl-envs"] for line in lines)
     assert "Pond-v0" not in rl("list", "envs")[1]
+
+
+def test_modules_within_packages_and_vectors_alone_are_listed(
+    rl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_lake").mkdir()
+    (tmp_path / "my_lake" / "__init__.py").write_text("")
+    (tmp_path / "my_lake" / "envs.py").write_text(
+        "import gymnasium\n"
+        "print('welcome')\n"
+        "gymnasium.register('Lake-v0', vector_entry_point='my_lake.envs:Lake')\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("my_lake", "my_lake.envs"):
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+    status, out, err = rl("list", "envs", "--json", "--import", "my_lake.envs")
+    del gymnasium.registry["Lake-v0"]
+    assert (status, err) == (0, "welcome\n")
+    assert json.loads(out)["envs"]["Lake-v0"]["entry_point"] == "my_lake.envs:Lake"
+
+
+def test_a_module_that_ends_python_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "my_exit.py").write_text("raise SystemExit('usage')\n")
+    assert "--import my_exit: " in refused("list", "envs", "--import", "my_exit")
 
 
 def test_an_unknown_kind_is_refused(refused: Callable[..., str]) -> None:

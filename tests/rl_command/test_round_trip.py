@@ -258,7 +258,7 @@ def test_a_run_starts_with_the_weights_of_another_and_resumes_without_it(
     # The recipe as a configuration file starts from the same weights, which are gone.
     status, _, err = rl("train", "--config=next/recipe.toml", "--run-dir=again")
     assert status == 2
-    assert f"{run_copy} is neither a checkpoint nor a run" in err
+    assert f"{run_copy} is not a run: it is not a directory" in err
     status, _, err = rl(
         "train", "--config=next/recipe.toml", "--run-dir=again", "--restart-model=none"
     )

@@ -136,6 +136,28 @@ def test_finished_seeds_may_go_on_by_other_units(
     assert summary[f"total_{unit}"] >= reached + 5
 
 
+def test_seeds_of_another_length_are_not_pooled(
+    refused: Refused, group: Path, tiny: tuple[str, ...]
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--seeds=3..5", f"--run-dir={group}")
+    for length in ("--total-steps=128", "--total-updates=1"):
+        message = refused(*words, length)
+        assert "seed-3 was trained with total_steps=256; give that length, a longer" in message
+    assert not (group / "seed-5").exists()
+
+
+@pytest.mark.parametrize("unit", ["episodes", "updates"])
+def test_a_seed_that_was_killed_in_its_last_evaluation_has_finished(
+    rl: Run, group: Path, tiny: tuple[str, ...], unit: str
+) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--progress=none", "--seeds=3")
+    reached = json.loads((group / "seed-3/summary.json").read_text())[f"total_{unit}"]
+    (group / "seed-3/summary.json").unlink()
+    status, _, err = rl(*words, f"--total-{unit}={reached}", f"--run-dir={group}")
+    assert status == 0, err
+    assert "seed 3: has finished, and is skipped; it was not evaluated at its end" in err
+
+
 def test_the_memory_of_a_seed_is_free_before_the_next_one_begins(
     rl: Run, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +270,22 @@ def test_runs_with_other_options_have_a_curve_of_their_own(
         f"ppo on CartPole-v1, {trained_run} (3 runs)": "3",
         f"ppo on CartPole-v1, {other}": "1",
     }
+
+
+def test_runs_of_other_lengths_keep_apart_where_the_storage_follows_a_schedule(
+    rl: Run, trained_run: Path, tmp_path: Path
+) -> None:
+    for name, length in (("short", 256), ("long", 512)):
+        shutil.copytree(trained_run, tmp_path / name)
+        recipe = tmp_path / name / "recipe.toml"
+        text = recipe.read_text().replace("total_steps = 256\n", f"total_steps = {length}\n")
+        prioritized = '[storage]\nprioritized = { beta = "linear(0.4, 1.0)" }\n'
+        assert text.count("[storage]\n") == 1
+        recipe.write_text(text.replace("[storage]\n", prioritized))
+    status, out, _ = rl("plot", tmp_path / "short", tmp_path / "long", "--csv", "curves.csv")
+    assert status == 0, out
+    with Path("curves.csv").open() as file:
+        assert {row["runs"] for row in csv.DictReader(file)} == {"1"}
 
 
 def test_curves_of_one_folder_keep_apart(rl: Run, trained_run: Path, tmp_path: Path) -> None:

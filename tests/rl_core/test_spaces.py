@@ -123,7 +123,9 @@ def test_a_hybrid_space_holds_real_numbers_and_then_choices() -> None:
     assert space.shape == (4,)
     assert space.dtype == np.float32
     assert space.contains(np.array([0.5, 1.0, 7.0, 1.0], np.float32))
-    for outside in ([0.5, 1.5, 7.0, 1.0], [0.5, 1.0, 2.0, 1.0], [0.5, 1.0, 7.0]):
+    for outside in (
+        *([0.5, 1.5, 7.0, 1.0], [0.5, 1.0, 2.0, 1.0], [0.5, 1.0, 7.5, 1.0], [0.5, 1.0, 7.0], 3.0),
+    ):
         assert not space.contains(np.array(outside, np.float32))
     space.seed(1)
     drawn = [space.sample() for _ in range(20)]
@@ -136,6 +138,15 @@ def test_a_hybrid_space_holds_real_numbers_and_then_choices() -> None:
     assert space != real
     random = random_env_actions(space, 50, torch.Generator().manual_seed(0), torch.device("cpu"))
     assert all(space.contains(one) for one in random.numpy())
+
+
+def test_the_greatest_number_is_no_bound_of_random_actions() -> None:
+    greatest = float(np.finfo(np.float32).max)
+    low, high = np.array([[-greatest, 0.0], [greatest, greatest]], np.float32)
+    space = spaces.Box(low, high)
+    drawn = random_env_actions(space, 500, torch.Generator().manual_seed(0), torch.device("cpu"))
+    assert drawn.mean(0).tolist() == pytest.approx([0.0, 1.0], abs=0.15)
+    assert drawn.std(0).tolist() == pytest.approx([1.0, 1.0], abs=0.15)
 
 
 def test_random_integers_are_uniform_and_reach_both_bounds() -> None:

@@ -51,6 +51,17 @@ def test_conjugate_gradients_end_at_the_tolerance() -> None:
 # Eq. (2) and (3)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_a_step_does_not_depend_on_the_scale_of_the_loss(scale: float) -> None:
+    def scaled(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        loss, kl = _quadratic(parameters)
+        return scale * loss, kl
+
+    step = constrained_step(scaled, START, 0.45, damping=0.0)
+    assert step.fraction == 1.0
+    assert _values(step) == pytest.approx([-0.3, -0.3])
+
+
 def test_a_full_step_by_hand() -> None:
     # s = (1, 1), s'Hs = 10, sqrt(2 * 0.45 / 10) = 0.3; the KL of it is 0.09 + 0.36
     step = constrained_step(_quadratic, START, 0.45, damping=0.0)

@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any, cast
 
@@ -13,10 +14,16 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rl_core.env import VecEnv
-from rl_core.errors import CheckpointError, ConfigError, EnvironmentFaultError, MissingExtraError
+from rl_core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentFaultError,
+    MissingExtraError,
+)
 from rl_core.stateful import Stateful
-from rl_core.types import Array, ArrayObservation
-from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec
+from rl_core.types import Array, ArrayObservation, StateDict
+from rl_envs import EnvMaker, GymVecEnv, SyncVecEnv, as_vec_env, find_spec, make_gym_vec, make_vec
 from rl_envs.vector.base import spread_seed
 from rl_envs.vector.gymnasium_vector import _DEFERRED_STEPS, _TorchArrays
 from rl_testing.envs import EnvFunctions, VecEnvSuite
@@ -175,6 +182,32 @@ def test_a_batched_final_observation_is_taken_where_rows_ended() -> None:
     assert _values(steps[2].final_observation) == [[3.0, 3.0], [3.0, 3.0]]
     assert _values(steps[2].observation) == [[0.0, 0.0], [0.0, 0.0]]
     assert [_values(step.reward) for step in steps] == [[float(n)] * 2 for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_arrays_are_of_the_same_kind_after_a_restart(mode: AutoresetMode, as_tensor: bool) -> None:
+    class SavedEnv(LiveEnv):
+        def state_dict(self) -> StateDict:
+            return {"state": torch.as_tensor(self.state).clone()}
+
+        def load_state_dict(self, state: StateDict) -> None:
+            self.state[:] = state["state"]
+
+        def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+            assert isinstance(actions, Tensor) is as_tensor
+            return super().step(actions)
+
+    whole, resumed = (GymVecEnv(SavedEnv(mode, as_tensor=as_tensor)) for _ in range(2))
+    whole.reset()
+    for _ in range(3):  # in the third step both rows end
+        whole.step(ZEROS)
+    resumed.load_state_dict(whole.state_dict())
+    for _ in range(3):
+        expected, step = whole.step(ZEROS), resumed.step(ZEROS)
+        assert type(step.reward) is type(expected.reward)
+        assert _values(step.observation) == _values(expected.observation)
+        assert _values(step.valid) == _values(expected.valid)
 
 
 def test_only_the_ended_rows_of_a_final_observation_come_from_it() -> None:
@@ -384,6 +417,38 @@ def test_native_environments_get_one_number_and_the_others_a_list() -> None:
         assert [env.np_random_seed for env in envs.envs] == spread_seed(4, 3)
 
 
+@pytest.mark.parametrize("num_envs", [2, 6])
+def test_the_plain_makers_environments_are_made_again_as_they_were(num_envs: int) -> None:
+    with make_gym_vec("CartPole-v1", num_envs, 0, sutton_barto_reward=True) as envs:
+        envs.reset()
+        envs.step(np.zeros(num_envs, np.int64))
+        state, made = envs.state_dict(), envs.component
+        expected = envs.step(np.zeros(num_envs, np.int64))
+    assert made is not None
+    options = cast("dict[str, Any]", made.kwargs)
+    with make_vec("CartPole-v1", **options) as again:
+        again.load_state_dict(state)
+        step = again.step(np.zeros(num_envs, np.int64))
+    assert _values(step.observation) == _values(expected.observation)
+    assert _values(step.reward) == _values(expected.reward) == [0.0] * num_envs
+
+
+def test_no_recipe_holds_arguments_that_have_no_plain_form() -> None:
+    with make_gym_vec("Pendulum-v1", 2, g=Fraction(49, 5)) as envs:
+        assert envs.component is None
+
+
+def test_what_cannot_be_stepped_is_refused() -> None:
+    with pytest.raises(ConfigError, match="envs holds a function; expected environments that are"):
+        SyncVecEnv([lambda: None])  # type: ignore[list-item]  # what is tested
+    with pytest.raises(ConfigError, match=r"envs is a TimeLimit; expected .*VectorEnv; as_vec_env"):
+        GymVecEnv(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]  # what is tested
+    with make_gym_vec("Pendulum-v1", 2) as envs:
+        envs.reset()
+        with pytest.raises(DataError, match="the action is no array"):
+            envs.step([[0.0], [1.0, 2.0]])  # type: ignore[arg-type]  # what is tested
+
+
 def test_a_resumed_environment_neither_repeats_its_start_nor_guesses() -> None:
     def resumed(steps: int) -> list[object]:
         with make_gym_vec("CartPole-v1", 2, 0) as envs:
@@ -431,10 +496,12 @@ def test_what_is_built_has_the_environments_that_it_has() -> None:
 
 
 def test_the_plain_maker_takes_ids_functions_and_arguments() -> None:
-    with make_gym_vec("CartPole-v1", 2, max_episode_steps=9) as native:
+    six = cast("int", np.int64(6))
+    with make_gym_vec("CartPole-v1", six, max_episode_steps=9) as native:
+        assert isinstance(native, GymVecEnv)
         assert native.max_episode_steps == 9
-    with make_gym_vec("CartPole-v1", 2, render_mode="rgb_array") as native:
-        assert native.num_envs == 2
+    with make_gym_vec("CartPole-v1", 6, render_mode="rgb_array") as native:
+        assert isinstance(native, GymVecEnv)
     with make_gym_vec("Pendulum-v1", 2, g=1.0) as sync:
         assert sync.max_episode_steps == 200
         assert np.asarray(sync.reset(seed=0)).dtype == np.float32

@@ -365,6 +365,20 @@ def test_it_makes_no_difference_what_saved_the_episodes(saved: str, restored: st
             np.testing.assert_array_equal(step.reward, told.reward)
 
 
+def test_processes_save_what_they_loaded_and_have_not_stepped() -> None:
+    """A `SyncVecEnv` does not save its last observation."""
+    with make_vec(SavedDrift, 2, 0, vectorization="sync") as envs:
+        envs.reset()
+        state = envs.state_dict()
+        expected = envs.step(np.ones(2, np.int64))
+    for _ in range(2):
+        with make_vec(SavedDrift, 2, vectorization="async") as envs:
+            envs.load_state_dict(state)
+            state = envs.state_dict()
+            step = envs.step(np.ones(2, np.int64))
+            np.testing.assert_array_equal(step.observation, expected.observation)
+
+
 def test_episodes_of_another_number_of_environments_are_refused() -> None:
     with make_vec(SavedDrift, 3, 0) as envs:
         envs.reset()

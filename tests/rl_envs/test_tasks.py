@@ -323,6 +323,14 @@ def test_without_a_number_tasks_are_new_every_time() -> None:
     assert PointNavigation(1, num_test_tasks=7).num_tasks("test") == 7
 
 
+def test_without_a_task_rows_get_one_of_the_train_tasks() -> None:
+    envs = PointNavigation(4, num_train_tasks=2, seed=0)
+    envs.reset()
+    known = {tuple(goal) for goal in envs.sample_tasks(2, torch.Generator()).tolist()}
+    goals = cast("Tensor", envs.state_dict()["goal"]).tolist()
+    assert sorted(map(tuple, goals)) == sorted([*known, *known])
+
+
 def test_wrong_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_envs"):
         PointNavigation(0)
@@ -406,6 +414,20 @@ def test_a_velocity_is_rewarded_by_the_distance_to_it() -> None:
         step = envs.step(np.full((1, 6), 0.3, np.float32))
         velocity, control = step.info["x_velocity"][0], step.info["reward_ctrl"][0]  # type: ignore[index]  # arrays
         _assert_close(as_numpy(step.reward), [control - abs(velocity - 1.5)])
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetahDir-v0", "HalfCheetahVel-v0", "AntDir-v0"])
+def test_the_weight_of_going_forward_is_that_of_the_task(env_id: str) -> None:
+    infos, rewards = [], []
+    for weight in (1.0, 3.0):
+        with _vector(env_id, 1, forward_reward_weight=weight) as envs:
+            envs.reset(seed=0)
+            action = np.full((1, *event_shape(envs.single_action_space)), 0.3, np.float32)
+            step = envs.step(action)
+            infos.append(step.info["reward_forward"][0])  # type: ignore[index]  # an array
+            rewards.append(as_numpy(step.reward)[0])
+    assert infos[1] == pytest.approx(3.0 * infos[0])
+    assert rewards[1] - rewards[0] == pytest.approx(infos[1] - infos[0], rel=1e-5)
 
 
 @pytest.mark.parametrize("env_id", IDS[:2])

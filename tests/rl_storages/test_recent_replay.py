@@ -242,6 +242,13 @@ def test_eta_may_change_while_running(prioritized: PrioritizedConfig | None) -> 
     assert storage.live_parameters()["eta"] == 1e-9
 
 
+def test_an_eta_that_was_set_to_a_whole_number_goes_into_a_checkpoint() -> None:
+    storage, other = (_buffer(LIVES["same_step"], RecentConfig(cmin=2)) for _ in range(2))
+    other.update_storage_parameter("eta", 1)
+    other.load_state_dict(storage.state_dict())
+    assert other.live_parameters() == storage.live_parameters()
+
+
 def test_eta_may_rest_at_1_for_a_while() -> None:
     """Nothing moves it there, until it is set again."""
     storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9, cmin=1, update_eta=True))

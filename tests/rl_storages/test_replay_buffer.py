@@ -634,6 +634,15 @@ def test_batches_have_whole_sizes() -> None:
         next(storage.sample_indices(1, 2.5))  # type: ignore[arg-type]
 
 
+def test_a_sampler_is_asked_after_it_has_something_to_draw_from() -> None:
+    storage = ReplayBuffer(size=10)
+    for call in (storage.metrics, lambda: storage.set_progress(0.5), storage.live_parameters):
+        with pytest.raises(ConfigError, match="allocate"):
+            call()
+    with pytest.raises(ConfigError, match="allocate"):
+        storage.note_returns([1.0])
+
+
 def test_windows_must_fit_the_memory_of_an_environment() -> None:
     with pytest.raises(ConfigError, match=r"size=24 is too small for 8 .* at least 25"):
         ReplayBuffer(24, n_step=3).allocate(_spec(8), torch.Generator())

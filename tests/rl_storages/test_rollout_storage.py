@@ -233,6 +233,15 @@ def test_a_rollout_that_no_memory_holds_is_refused() -> None:
         storage.allocate(_recurrent(8, 4).spec, torch.Generator())  # type: ignore[arg-type]  # allocated
 
 
+@pytest.mark.parametrize("numbers", [(0, None), (-1, None), (None, 0), (2.0, None)])
+def test_a_rollout_makes_a_whole_number_of_minibatches(numbers: Any) -> None:
+    storage = _filled(SAME_STEP, 4)
+    with pytest.raises(ConfigError, match=r"mini.*whole number of at least 1"):
+        storage.check_batches(*numbers)
+    with pytest.raises(ConfigError, match=r"mini.*whole number of at least 1"):
+        next(storage.generate_batches(*numbers))
+
+
 def test_a_rollout_is_a_whole_number_of_sequences() -> None:
     with pytest.raises(
         ConfigError, match=r"sequence_length=5 does not divide .*num_steps=128; .* 4"

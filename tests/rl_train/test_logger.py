@@ -403,4 +403,4 @@ def test_paths_may_be_text(tmp_path: Path) -> None:
 
 def test_a_logger_that_is_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="names 'csv' twice; leave one out"):
-        named_specs("logger", ["csv", "jsonl", "csv"])
+        named_specs("logger", ["csv", "text", "csv"])

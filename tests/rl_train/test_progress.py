@@ -10,11 +10,11 @@ from gymnasium.wrappers import TimeLimit
 
 from rl_core.compile.cache import GraphCache
 from rl_core.env import VecEnv
-from rl_envs import make_gym_vec
+from rl_envs import make_gym_vec, make_vec
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.scripted import IdentityEnv
 from rl_testing.toy import ToyActor, ToyActorCritic
-from rl_train import Progress, Trainer
+from rl_train import Callback, Progress, Trainer
 from rl_train.trainer.progress import _duration
 
 
@@ -91,9 +91,26 @@ def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
     assert all(" of 24 steps" in line for line in lines)
 
 
+def test_a_rollout_that_was_broken_off_counts_whole() -> None:
+    class Stop(Callback):
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            if trainer.total_steps == 4:
+                trainer.stop()
+
+    stream = io.StringIO()
+    trainer = _trainer(Progress("log", stream, clock=Clock()))
+    trainer.callbacks = (*trainer.callbacks, Stop())
+    assert trainer.train(total_steps=16).stopped
+    trainer.callbacks = trainer.callbacks[:1]
+    assert trainer.train(total_steps=14).total_steps == 16
+    notice, *lines = stream.getvalue().splitlines()
+    assert notice == "14 steps are rounded up to whole rollouts of 8: 16 steps"
+    assert all(" of 16 steps" in line for line in lines)
+
+
 def test_rows_that_only_reset_may_take_another_rollout() -> None:
     stream = io.StringIO()
-    envs = make_gym_vec("CartPole-v1", 4)
+    envs = make_vec("CartPole-v1", 4, vectorization="native")
     assert envs.resets_in_steps
     actor = ToyActor(envs.single_observation_space, envs.single_action_space)
     progress = Progress("log", stream, clock=Clock())

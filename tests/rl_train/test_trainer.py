@@ -158,7 +158,7 @@ def test_histograms_that_nobody_shows_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "csv", "jsonl"])
+@pytest.mark.parametrize("name", ["tensorboard", "csv"])
 def test_loggers_that_write_files_need_a_place_for_them(name: str) -> None:
     with pytest.raises(ConfigError, match=f"logger '{name}' needs a run_dir"):
         _trainer(config=TrainerConfig(loggers=(name,))).train(ROWS)
@@ -175,6 +175,13 @@ def test_a_run_ends_with_the_rollout_that_reaches_its_steps() -> None:
     assert result.wall_seconds > 0.0
     assert result.steps_per_second == pytest.approx(3 * ROWS / result.wall_seconds)
     assert result.evaluation is None
+
+
+def test_learning_offline_has_no_number_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _trainer()
+    monkeypatch.setattr(type(trainer.algorithm), "collects", False)
+    with pytest.raises(ConfigError, match=r"total_episodes=3, but .*; give total_steps or total_u"):
+        trainer.train(total_episodes=3)
 
 
 def test_a_run_ends_with_the_rollout_that_reaches_its_episodes() -> None:
@@ -924,6 +931,8 @@ def test_checkpoints_that_hold_a_buffer_are_fewer(
     assert count() == 20
     monkeypatch.setattr(trainer.storage, "rollout_steps", None)
     assert count() == 10
+    trainer.config = replace(trainer.config, checkpoint_replay=False)
+    assert count() == 20
 
 
 def test_a_step_is_saved_once(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.critics.critics import weighted_mean
 from rl_algos_offpolicy.experts import Expert, ExpertPolicy
-from rl_core.actor import ActionOutput, Actor, ActorLoader
+from rl_core.actor import ActionOutput, Actor, ActorLoader, distribution_class
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -36,7 +36,6 @@ from rl_core.config import Config, Count, ScheduledNonNegative, ScheduledPositiv
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup
 from rl_core.nn.distributions import Deterministic
-from rl_core.spaces import made_up_observation
 from rl_core.storage import Storage
 from rl_core.types import Observation, State, StateDict
 
@@ -280,11 +279,8 @@ def _check_policy(actor: Actor, loss: CloningLoss) -> None:
             f"BC needs an actor that takes given actions, but {type(actor).__name__} has no "
             "from_env_action"
         )
-    observation = made_up_observation(actor.observation_space, actor.device)
-    with torch.no_grad():
-        distribution, _ = actor.distribution(observation, {})
     is_real = isinstance(actor.action_space, spaces.Box)
-    if loss == "log_prob" and isinstance(distribution, Deterministic):
+    if loss == "log_prob" and distribution_class(actor) is Deterministic:
         raise ConfigError(
             "loss 'log_prob' needs a stochastic policy, and this one is deterministic; "
             + ("set loss to 'mse', or " if is_real else "")

@@ -98,12 +98,6 @@ class DQNConfig(OffPolicyConfig):
     max_grad_norm: ScheduledPositive | None = 10.0
     minibatch_size: Count = 128
 
-    def __post_init__(self) -> None:
-        OffPolicyConfig.__post_init__(self)
-        if self.tau is None:
-            tau = 0.01 if self.target_update_every == 1 else 1.0
-            object.__setattr__(self, "tau", tau)
-
 
 class DQN(Algorithm[DQNConfig, ReplayBatch]):
     """Deep Q-learning.
@@ -298,9 +292,11 @@ def _value_errors(values: Tensor, target: Tensor, h: ErrorLoss) -> tuple[Tensor,
 
 
 def _resolved(actor: Actor, config: DQNConfig) -> DQNConfig:
-    """Check an actor and a config against each other, and set ε where the config leaves it open."""
+    """Check an actor and a config against each other, and set ε and τ where they are left open."""
     if not isinstance(actor, Actor) or not isinstance(config, DQNConfig):
         return config  # refused for all algorithms alike
+    if config.tau is None:
+        config = replace(config, tau=0.01 if config.target_update_every == 1 else 1.0)
     critics = check_policy(actor, "greedy", "DQN").config
     if critics.distribution != "none" and config.loss != "huber":
         raise ConfigError(

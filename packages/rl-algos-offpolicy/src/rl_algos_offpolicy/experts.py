@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.actor import Actor, ActorLoader, HasActor, evaluation_mode
+from rl_core.actor import Actor, ActorLoader, HasActor, distribution_class, evaluation_mode
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.spaces import action_problem, check_same_space
 from rl_core.stateful import StateReader
@@ -40,7 +40,8 @@ class ExpertPolicy:
         state: the expert's recurrent state, each `(B, S)`; empty when it has none.
 
     Raises:
-        ConfigError: when it is none of these, or a function is to be sampled from.
+        ConfigError: when it is none of these, or a function or a deterministic policy is to be
+            sampled from.
         SpaceError: when an actor was built for other spaces.
     """
 
@@ -66,7 +67,7 @@ class ExpertPolicy:
             for name in ("observation", "action"):
                 expected, got = (getattr(each, f"{name}_space") for each in (learner, actor))
                 check_same_space(expected, got, f"expert's {name} space")
-            self._actor = actor
+            self._actor = self._checked(actor)
         elif callable(expert):
             if not is_deterministic:
                 raise ConfigError(
@@ -85,7 +86,8 @@ class ExpertPolicy:
 
         Raises:
             CheckpointError: when there is no such run, or its spaces or actor do not fit.
-            ConfigError: for a directory, where the algorithm was not built by name.
+            ConfigError: for a directory, where the algorithm was not built by name; and where a
+                deterministic policy is to be sampled from.
         """
         if self._directory is not None and self._actor is None:
             if self._load_actor is None:
@@ -93,8 +95,16 @@ class ExpertPolicy:
                     f"expert is the directory '{self._directory}', which only an algorithm that is "
                     "built by name reads; give the actor itself: load_actor of rl_train loads it"
                 )
-            self._actor = self._load_actor(self._directory)
+            self._actor = self._checked(self._load_actor(self._directory))
         return self._actor
+
+    def _checked(self, actor: Actor) -> Actor:
+        if not self._is_deterministic and distribution_class(actor).noise_kind == "none":
+            raise ConfigError(
+                "deterministic_expert=False has no effect on this expert, whose policy is "
+                "deterministic; leave it out"
+            )
+        return actor
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the expert needs."""

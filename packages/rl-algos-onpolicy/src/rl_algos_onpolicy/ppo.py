@@ -72,10 +72,11 @@ class PPOConfig(OnPolicyConfig):
             ``clip_range``, ``plain`` has no bound, ``kl-penalty`` penalizes the divergence from the
             policy that collected (Eq. 1, 5, 6).
         clip_range: how far the ratio of new to old probability may move from 1 (ε); with another
-            surrogate it only decides which samples count as clipped in the log.
-        kl_target: divergence per update that ``kl-penalty`` aims at (d); None takes 0.01.
-        kl_penalty: initial weight of the divergence in ``kl-penalty``, which then adapts (β); None
-            takes 1. The present weight is saved, and may be set while running.
+            surrogate it only decides which samples count as clipped in the log, and clips values
+            where ``value_clip_range`` is None.
+        kl_target: divergence per update that ``kl-penalty`` aims at (d).
+        kl_penalty: initial weight of the divergence in ``kl-penalty``, which then adapts (β). The
+            present weight is saved, and may be set while running.
         use_clipped_value_loss: clip values that move far from the old ones; the larger of plain
             and clipped error counts (Eq. 3).
         value_clip_range: how far values may move before they are clipped, in units of values (ε);
@@ -98,8 +99,8 @@ class PPOConfig(OnPolicyConfig):
     minibatch_size: Count | None = 64
     surrogate: Surrogate = "clip"
     clip_range: ScheduledPositive = 0.2
-    kl_target: Annotated[ScheduledPositive | None, Needs("surrogate", "kl-penalty")] = None
-    kl_penalty: Annotated[ScheduledPositive | None, Needs("surrogate", "kl-penalty")] = None
+    kl_target: Annotated[ScheduledPositive, Needs("surrogate", "kl-penalty")] = 0.01
+    kl_penalty: Annotated[ScheduledPositive, Needs("surrogate", "kl-penalty")] = 1.0
     use_clipped_value_loss: bool = False
     value_clip_range: Annotated[ScheduledPositive | None, Needs("use_clipped_value_loss", True)] = (
         None
@@ -119,12 +120,7 @@ class PPOConfig(OnPolicyConfig):
                 "which makes the advantage of a single sample 0; use larger minibatches, or "
                 "'batch' or 'none'"
             )
-        if self.kl_penalty is not None:
-            _check_penalty(self.kl_penalty)
-        if self.surrogate == "kl-penalty":
-            for name, default in (("kl_target", 0.01), ("kl_penalty", 1.0)):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, default)
+        _check_penalty(self.kl_penalty)
 
 
 def _check_penalty(value: Scheduled) -> None:

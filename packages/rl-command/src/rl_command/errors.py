@@ -1,11 +1,13 @@
 """Errors and warnings of the command: one line each, on standard error."""
 
+import io
+import os
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 
 _LIBRARIES = re.compile(
     r"[\\/](site-packages|python3[^\\/]*|rl_(core|envs|storages|algos_\w+|meta|train|command))[\\/]"
@@ -79,3 +81,21 @@ def _formatted(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: object = None
 ) -> str:
     return f"rl: warning: {one_line(str(message))}\n"
+
+
+@contextmanager
+def stdout_kept_clean() -> Iterator[None]:
+    """Redirect what the user's modules and environments print within a block to standard error."""
+    sys.stdout.flush()
+    kept = None
+    with suppress(io.UnsupportedOperation):
+        kept = os.dup(1) if sys.stdout.fileno() == 1 else None
+    try:
+        if kept is not None:
+            os.dup2(2, 1)  # also for libraries in C, and for worker processes
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)

@@ -1,17 +1,15 @@
 """The command ``rl eval``."""
 
 import contextlib
-import io
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
-from rl_command.errors import UsageError, held_warnings
+from rl_command.errors import UsageError, held_warnings, stdout_kept_clean
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in
@@ -82,7 +80,7 @@ def evaluate(words: Sequence[str]) -> int:
     results: list[EvaluationResult] = []
     tables: list[dict[str, Json]] = []
     for directory in runs_in(Path(given.names[0])):
-        with _stdout_kept_clean() if arguments.json else contextlib.nullcontext():
+        with stdout_kept_clean() if arguments.json else contextlib.nullcontext():
             run = open_run(str(directory), learns=False)
             checkpoint, result = _evaluate(run, arguments)
         results.append(result)
@@ -208,21 +206,3 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
             "train with --trainer.test-every, or leave --best out"
         )
     return best
-
-
-@contextlib.contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
-    """Redirect what environments print within a block to standard error."""
-    sys.stdout.flush()
-    kept = None
-    with contextlib.suppress(io.UnsupportedOperation):
-        kept = os.dup(1) if sys.stdout.fileno() == 1 else None
-    try:
-        if kept is not None:
-            os.dup2(2, 1)  # also for libraries in C, and for worker processes
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if kept is not None:
-            os.dup2(kept, 1)
-            os.close(kept)

@@ -127,12 +127,13 @@ def _own_environments(imported: Sequence[str]) -> Iterator[PluginInfo]:
         return
     import gymnasium
 
+    packages = {module.partition(".")[0] for module in imported}
     for spec in gymnasium.registry.values():
-        where = spec.entry_point
+        where = spec.entry_point or spec.vector_entry_point
         name = getattr(where, "__qualname__", "")
         text = where if isinstance(where, str) else f"{where.__module__}:{name}"
         module = text.partition(":")[0]
-        if module.partition(".")[0] in imported:
+        if module.partition(".")[0] in packages:
             yield PluginInfo("envs", spec.id, module, "-", text)
 
 

@@ -109,7 +109,8 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
 
 def _has_schedules(recipe: Recipe) -> bool:
     """Return whether an option changes over the run, by how much of its length is done."""
-    return any("(" in str(value) for value in recipe.algorithm.kwargs.values())
+    parts = (recipe.algorithm, recipe.storage)
+    return any("(" in str(value) for part in parts for value in part.kwargs.values())
 
 
 def _curve(runs: Sequence[Path], metric: str) -> Curve:

@@ -27,11 +27,12 @@ from rl_command.run_directory import (
     default_run_dir,
     discard_if_fresh,
 )
-from rl_command.train_arguments import TrainRequest
+from rl_command.train_arguments import TrainRequest, lengths_of
 from rl_core.config import Recipe
 from rl_core.errors import RLError
+from rl_core.stateful import StateReader
 from rl_core.types import Json
-from rl_train.checkpoint import list_checkpoints, step_of
+from rl_train.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints
 from rl_train.recipe_files import load_recipe, save_recipe
 from rl_train.trainer import Budget, is_in_use
 
@@ -163,18 +164,37 @@ def _final_mean(run: Path) -> float | None:
 
 
 def _is_finished(run: Path, budget: Budget) -> bool:
-    """Return whether a run has nothing left to train."""
+    """Return whether a run has nothing left to train.
+
+    Raises:
+        UsageError: when it is longer than asked for.
+    """
     summary = _summary(run)
-    if not summary:  # it was killed: its checkpoints were written when an iteration was over
-        reached = [step_of(path) for path in list_checkpoints(run / CHECKPOINTS)]
-        return budget.unit == "steps" and max(reached, default=0) >= budget.target
+    if not summary:  # it was killed, perhaps in its last evaluation
+        newest = latest_checkpoint(run / CHECKPOINTS)
+        return newest is not None and _reached(newest, budget.unit) >= budget.target
     if summary.get("stopped"):
         return False
-    length = load_recipe(run / RECIPE).resolved.get(f"total_{budget.unit}")  # ended by a callback?
-    return (
-        length == budget.target
-        or cast("int", summary.get(f"total_{budget.unit}", 0)) >= budget.target
+    lengths = lengths_of(dict(load_recipe(run / RECIPE).resolved))
+    if lengths == budget.arguments:  # it has less where a callback ended it
+        return True
+    reached = cast("int", summary.get(f"total_{budget.unit}", 0))
+    if reached <= budget.target:
+        return reached == budget.target
+    trained = " and ".join(f"{name}={length}" for name, length in lengths.items())
+    raise UsageError(
+        f"{run} was trained with {trained}; give that length, a longer one, or another --run-dir"
     )
+
+
+def _reached(checkpoint: Checkpoint, unit: str) -> int:
+    """Return how many ``steps``, ``episodes`` or ``updates`` a run had at a checkpoint."""
+    part, count = {
+        "steps": ("collector", "total_steps"),
+        "episodes": ("collector", "total_episodes"),
+        "updates": ("run", "updates"),
+    }[unit]
+    return StateReader(checkpoint.state, str(checkpoint.path)).reader(part).count(count)
 
 
 def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias, cast
 
 import gymnasium
 
-from rl_command.errors import UsageError
+from rl_command.errors import UsageError, stdout_kept_clean
 from rl_command.options import Option, command_options, component_options, first_sentence
 from rl_command.parser import HELP, Command, Given, help_text, parse
 from rl_core import plugins
@@ -249,8 +249,9 @@ def import_modules(given: Tables) -> None:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:
-            importlib.import_module(module)
-        except Exception as error:
+            with stdout_kept_clean():
+                importlib.import_module(module)
+        except (Exception, SystemExit) as error:
             raise UsageError(f"--import {module}: {in_brief(error)}") from error
 
 

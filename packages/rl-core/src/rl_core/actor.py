@@ -14,7 +14,7 @@ from rl_core.compile.function import CompiledFunction
 from rl_core.errors import ConfigError
 from rl_core.gradients.loss import ModuleWatch
 from rl_core.nn.distributions import Distribution
-from rl_core.spaces import ACTION_MASK_KEY, random_env_actions
+from rl_core.spaces import ACTION_MASK_KEY, made_up_observation, random_env_actions
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -365,6 +365,16 @@ class HasActor(Protocol):
 
 ActorLoader: TypeAlias = Callable[[str], Actor]
 """Loads the actor of a run, by the run's directory, for the spaces of whoever asks."""
+
+
+@torch.no_grad()
+def distribution_class(actor: Actor) -> type[Distribution]:
+    """Return the class of the distributions that an actor's policy draws actions from."""
+    observation = made_up_observation(actor.observation_space, actor.device)
+    begins = torch.ones(1, dtype=torch.bool, device=actor.device)
+    with evaluation_mode(actor):
+        distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
+    return type(distribution)
 
 
 @contextmanager

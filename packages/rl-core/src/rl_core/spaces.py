@@ -29,6 +29,9 @@ ACTION_MASK_KEY = "action_mask"
 _TOLERANCE = 1e-4
 """How far an action may exceed its bounds, as a fraction of their distance, for rounding."""
 
+UNBOUNDED = 1e30
+"""Bounds from here on say that there are none, such as the greatest number of float32."""
+
 # Torch has hardly any operators for wide unsigned integers.
 _SIGNED_DTYPES = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
 
@@ -58,8 +61,8 @@ class HybridSpace(gymnasium.Space[Array]):
 
     def contains(self, x: object) -> bool:
         """Return whether each part is in its space."""
-        real, choices = np.split(np.asarray(x), self.parts[0].shape)
-        return self.parts[0].contains(real) and self.parts[1].contains(choices.astype(np.int64))
+        vector = np.asarray(x)
+        return vector.shape == self.shape and not action_problem(self, vector[None], 1, "row")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HybridSpace) and self.parts == other.parts
@@ -227,7 +230,7 @@ def random_env_actions(
         return (least + (uniform * (greatest - least + 1)).floor()).to(tensor_dtype(space))
     low, high = (torch.as_tensor(part, device=device) for part in (space.low, space.high))
     drawn = torch.randn(uniform.shape, generator=generator, device=device)
-    has_low, has_high = torch.isfinite(low), torch.isfinite(high)
+    has_low, has_high = low > -UNBOUNDED, high < UNBOUNDED
     width = torch.where(has_low & has_high, high - low, 0.0)
     distance = -torch.log1p(-uniform)  # inverse of the exponential's distribution function
     drawn = torch.where(has_low, low + torch.where(has_high, uniform * width, distance), drawn)

@@ -145,17 +145,32 @@ def shared_spaces(envs: Sequence[EnvGuard]) -> tuple[Space, Space]:
     Raises:
         SpaceError: if they differ.
     """
-    first = envs[0]
+    first = envs[0].observation_space, envs[0].action_space
     for env in envs:
-        for name in ("observation_space", "action_space"):
-            space, expected = getattr(env, name), getattr(first, name)
-            if space != expected:
-                raise SpaceError(
-                    f"the {name.replace('_', ' ')} of environment {env.index} is {space}; "
-                    f"expected {expected} like environment {first.index}: environments that step "
-                    "together share their spaces"
-                )
-    return first.observation_space, first.action_space
+        check_shared((env.observation_space, env.action_space), env.index, first, envs[0].index)
+    return first
+
+
+def check_shared(
+    spaces: tuple[Space, Space], index: int, expected: tuple[Space, Space], first: int
+) -> None:
+    """Check the observation and the action space of one of several environments.
+
+    Args:
+        spaces: of the environment.
+        index: its row.
+        expected: those of the first environment.
+        first: that one's row.
+
+    Raises:
+        SpaceError: if they differ.
+    """
+    for kind, space, wanted in zip(("observation", "action"), spaces, expected, strict=True):
+        if space != wanted:
+            raise SpaceError(
+                f"the {kind} space of environment {index} is {space}; expected {wanted} like "
+                f"environment {first}: environments that step together share their spaces"
+            )
 
 
 def warn_of_texts(name: str, space: Space) -> None:

@@ -11,6 +11,7 @@ from importlib.util import find_spec as find_module
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import get_env_id, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
@@ -260,11 +261,11 @@ def _without_deprecations(in_mujoco: bool) -> Iterator[None]:
 
 
 def checked_num_envs(num_envs: int) -> int:
-    """Return a number of environments.
+    """Return a number of environments as a plain one.
 
     Raises:
         ConfigError: if it is not a whole number, or less than one.
     """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
         raise ConfigError(f"num_envs={num_envs!r}; expected a whole number of at least 1")
-    return num_envs
+    return int(num_envs)

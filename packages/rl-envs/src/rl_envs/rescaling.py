@@ -10,12 +10,10 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformAction, TransformObservation
 
 from rl_core.errors import SpaceError
+from rl_core.spaces import UNBOUNDED
 from rl_core.types import Array
 
 _Reals: TypeAlias = npt.NDArray[np.floating[Any]]
-
-_UNBOUNDED = 1e30
-"""Bounds from here on say that there are none, such as the greatest number of float32."""
 
 
 def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
@@ -68,7 +66,7 @@ def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
 def _is_bounded(space: spaces.Box) -> npt.NDArray[np.bool_]:
     """Return where both bounds of a space are meant as such."""
     bounds = np.stack([space.low, space.high])
-    return np.asarray((np.abs(bounds) < _UNBOUNDED).all(axis=0))
+    return np.asarray((np.abs(bounds) < UNBOUNDED).all(axis=0))
 
 
 def _to_unit(value: object, center: _Reals, radius: _Reals, dtype: "np.dtype[Any]") -> Array:

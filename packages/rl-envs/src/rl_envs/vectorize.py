@@ -5,9 +5,10 @@ import statistics
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import signature
-from typing import Literal, TypeAlias, TypeGuard, cast
+from typing import Literal, TypeAlias, TypeGuard, cast, get_args
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -26,6 +27,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
 from rl_core.seeding import checked_seed
 from rl_core.types import Json
+from rl_envs.guard import name_and_limit
 from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
 from rl_envs.presets import ENVPOOL_ATARI
 from rl_envs.tasks.sync import TaskEnv
@@ -43,7 +45,10 @@ EnvSource: TypeAlias = str | EnvFunction | type[VecEnv]
 AnyEnv: TypeAlias = EnvSource | BuiltEnv
 """An id, a class or function that builds environments, or what is built already."""
 
-VECTORIZATIONS = ("auto", "sync", "async", "native", "envpool")
+Vectorization: TypeAlias = Literal["auto", "sync", "async", "native", "envpool"]
+"""How environments are stepped; see `make_vec`."""
+
+VECTORIZATIONS: tuple[Vectorization, ...] = get_args(Vectorization)
 
 _TIMEOUT_S = 60.0
 _WORKER_S = 1e-4
@@ -61,7 +66,7 @@ def make_vec(
     num_envs: int = 1,
     seed: int | None = None,
     *,
-    vectorization: Literal["auto", "sync", "async", "native", "envpool"] = "auto",
+    vectorization: Vectorization = "auto",
     env_kwargs: Mapping[str, Json] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
     mask_velocity: bool = False,
@@ -126,7 +131,7 @@ def make_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
-    checked_num_envs(num_envs)
+    num_envs = checked_num_envs(num_envs)
     if seed is not None:
         checked_seed(seed)
     if vectorization not in VECTORIZATIONS:
@@ -206,7 +211,8 @@ def make_vec(
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **{name: value for name, value in others.items() if value != defaults[name]},
         }
-        component = ComponentSpec("env", env, options)
+        with suppress(ConfigError):  # no recipe holds arguments that have no plain form
+            component = ComponentSpec("env", env, options)
     if vectorization == "envpool":
         if not isinstance(env, str) or all_wrappers:
             raise ConfigError(
@@ -297,8 +303,9 @@ def make_gym_vec(
 ) -> VecEnv:
     """Make a vector environment in this process, the plain way.
 
-    An id with a vectorized form of its own (``CartPole-v1``) gets it, unless that form does not
-    take the arguments; all others are stepped one by one and reset in the same step.
+    Ids with a vectorized form of their own (``CartPole-v1``) get it from 6 environments on, unless
+    that form does not take the arguments; all others are stepped one by one and reset in the same
+    step. `make_vec` also has processes, wrappers and more options.
 
     Args:
         env: a registered id, a function that builds one environment, or a class of vectors.
@@ -317,15 +324,19 @@ def make_gym_vec(
         SpaceError: if its observation space is not supported.
     """
     source = registered_env(env)
-    if is_vector_class(source):
-        return _build_vectors(source, num_envs, seed, env_kwargs)
-    maker = EnvMaker(cast("str | EnvFunction", source), env_kwargs, testing=testing)
-    component = None
-    if isinstance(env, str) and not env_kwargs:
-        component = ComponentSpec("env", env, {"num_envs": num_envs})
-    if maker.has_native_vector:
-        return GymVecEnv(maker.native_vector(num_envs), seed=seed, component=component)
-    return maker.sync(num_envs, seed=seed, component=component)
+    vectorization: Vectorization = "auto"
+    if not is_vector_class(source):
+        maker = EnvMaker(cast("str | EnvFunction", source), env_kwargs, testing=testing)
+        is_native = checked_num_envs(num_envs) >= _MANY and maker.has_native_vector
+        vectorization = "native" if is_native else "sync"
+    return make_vec(
+        env,
+        num_envs,
+        seed,
+        vectorization=vectorization,
+        env_kwargs=cast("Mapping[str, Json]", env_kwargs),
+        testing=testing,
+    )
 
 
 def registered_env(env: AnyEnv) -> AnyEnv:
@@ -378,7 +389,9 @@ def as_vec_env(envs: AnyEnv, num_envs: int | None = None, *, testing: bool = Fal
                 f"num_envs={num_envs}, but a built {type(envs).__name__} is one environment; give "
                 "its class or a function that builds one, or leave num_envs out"
             )
-        return EnvMaker(lambda: envs, testing=testing).sync(1)
+        maker = EnvMaker(lambda: envs, testing=testing)
+        maker.name, _ = name_and_limit(envs.spec, envs)
+        return maker.sync(1)
     vector = envs if isinstance(envs, VecEnv) else GymVecEnv(envs)
     if num_envs not in (None, vector.num_envs):
         raise ConfigError(

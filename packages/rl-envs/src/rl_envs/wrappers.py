@@ -45,9 +45,6 @@ _VELOCITIES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 Options or wrappers of an environment may change the size.
 """
 
-VELOCITY_INDICES = {name: indices for name, (indices, _) in _VELOCITIES.items()}
-"""Which entries of an environment's observation are velocities, by id without version."""
-
 
 class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
     """Hide the velocities, so that a single observation no longer determines the state.
@@ -57,7 +54,7 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
 
     Args:
         env: its observations must be vectors.
-        velocity_indices: the entries to hide; None takes them from `VELOCITY_INDICES`.
+        velocity_indices: the entries to hide; None takes the velocities, where they are known.
 
     Raises:
         ConfigError: if no entries are given and the environment is not in the table, or its

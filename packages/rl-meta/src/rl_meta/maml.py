@@ -504,7 +504,6 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
             )
         if not all(bool(rollout.valid.any()) for rollout in rollouts):
             raise ConfigError("a rollout has no transitions; collect exploration episodes first")
-        self._note_frozen()
         named = dict(_Policy(exploration_policy).named_parameters())
         adapted = {name: named[name].detach().unsqueeze(0) for name in self._names}
         for rollout in rollouts:
@@ -519,6 +518,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     @torch.no_grad()
     def adapt_to(self, adapted: Parameters, rollout: Rollout) -> dict[str, Tensor]:
         """Take one step of Eq. (1) for the M tasks of a rollout; see `estimate`."""
+        self._note_frozen()
         columns, _ = self.estimate(adapted, rollout)
         num_tasks = len(next(iter(adapted.values())))
         return self.adapt(adapted, task_batch(rollout, columns, num_tasks))
@@ -548,11 +548,15 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         self.schedules.is_held = bool(self._kept)
 
     def _check_actor(self) -> None:
-        others = tuple(f"actor.{name}." for name in self.actor.value_modules)
+        value = {
+            parameter
+            for name in self.actor.value_modules
+            for parameter in self.actor.get_submodule(name).parameters()
+        }
         shared = [
             name
-            for name, _ in self._policy.named_parameters()
-            if name not in self._names and not name.startswith(others)
+            for name, parameter in self._policy.named_parameters()
+            if (name in self._names) is (parameter in value)
         ]
         if shared or self.actor.is_recurrent:
             raise ConfigError(

@@ -179,15 +179,20 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             raise ConfigError(message) from error
         self.schedules = SchedulesWithInner(config, self.device, self.inner.schedules)
         self.hyper = self.schedules.current
-        latents = torch.zeros(config.num_sampled_tasks, actor.config.latent_dim, device=self.device)
         self._tasks: Tensor | None = None
         self._visited = torch.arange(config.num_sampled_tasks)
-        self._belief = torch.stack([latents, torch.ones_like(latents)])  # mean and std, (2, M, L)
-        self._latents = latents  # (B, L) from the first rollout on
+        self._belief = self._prior(config.num_sampled_tasks)
+        self._latents = torch.zeros_like(self._belief[0])  # (B, L) from the first rollout on
+        self._rows_per_task = 1
         self._is_drawn = False
         self._num_rollouts = 0
         modules = self.inner.modules
         return {n: module for n, module in modules.items() if n not in ("actor", "add_ons")}
+
+    def _prior(self, num_tasks: int) -> Tensor:
+        """Return mean and std of latents before any context, (2, M, L); 0 without a bottleneck."""
+        mean = torch.zeros(num_tasks, self.actor.config.latent_dim, device=self.device)
+        return torch.stack([mean, torch.full_like(mean, self.actor.encoder.is_stochastic)])
 
     @property
     def _is_regularized(self) -> bool:
@@ -230,8 +235,14 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         """Change an option while running, see `Algorithm`; the inner algorithm checks its own.
 
         Raises:
-            ConfigError: when it may not change.
+            ConfigError: when it may not change; a penalty in a run that began without any, too.
         """
+        begins = not self._is_regularized and new_parameter_value != 0.0
+        if parameter_name in _REGULARIZERS and begins:
+            raise ConfigError(
+                f"{parameter_name} cannot become {new_parameter_value} in a run that began without "
+                "penalties, which are not computed there; begin with a number above 0"
+            )
         if parameter_name in self.inner.schedules:
             self.inner.update_algorithm_parameter(parameter_name, new_parameter_value)
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
@@ -243,12 +254,12 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
                 f"PEARL needs a TaskReplayStorage, got {type(storage).__name__}; choose the "
                 "storage 'task-replay'"
             )
-        visit = self._rollouts_per_visit * storage.num_steps
+        visit = self._rollouts_per_visit * storage.num_steps * self._rows_per_task
         if storage.capacity < visit:
             raise ConfigError(
                 f"storage.capacity={storage.capacity} is less than the {visit} steps of a visit, "
                 f"which has {self._rollouts_per_visit} rollouts of {storage.num_steps} steps in "
-                "each environment of a task; make it larger"
+                f"each of the {self._rows_per_task} environments of a task; make it larger"
             )
 
     # The mathematics
@@ -353,8 +364,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             ]
             self._visited = torch.cat(rounds)[:count]
             storage.clear_context(self._visited)
-        mean, std = self._belief
-        self._belief = torch.stack([torch.zeros_like(mean), torch.ones_like(std)])
+        self._belief = self._prior(count)
 
     def _posterior(self, columns: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
         context = self.actor.context(*(columns[name] for name in CONTEXT_COLUMNS))
@@ -366,7 +376,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     def check_envs(self, envs: VecEnv) -> None:
         """Refuse environments that have no or too few tasks, or that the tasks do not divide."""
         tasks = with_tasks(envs)
-        rows_per_task(tasks, self.config.num_sampled_tasks, "num_sampled_tasks")
+        count = self.config.num_sampled_tasks
+        self._rows_per_task = rows_per_task(tasks, count, "num_sampled_tasks")
         self._num_train_tasks(tasks)
 
     def before_rollout(self, envs: VecEnv) -> bool:
@@ -436,10 +447,10 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     def unadapted(self, num_tasks: int) -> Parameters:
         """Return beliefs without any context."""
         size = self.actor.encoder.in_features
-        latent = torch.zeros(num_tasks, self.actor.config.latent_dim, device=self.device)
+        mean, std = self._prior(num_tasks)
         return {
-            "mean": latent,
-            "std": torch.ones_like(latent),
+            "mean": mean,
+            "std": std,
             "context": torch.zeros(num_tasks, 0, size, device=self.device),
             "mask": torch.zeros(num_tasks, 0, device=self.device),
         }
@@ -485,10 +496,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             generator: draws it; None goes on with the one of training, whose later numbers are
                 others then.
         """
-        drawn = torch.randn(
-            self.actor.belief.shape, generator=generator or self.generator, device=self.device
-        )
-        return self.actor.with_belief(drawn)
+        latents = self.explorers(self.unadapted(1), 1, generator or self.generator)
+        return self.actor.with_belief(latents["mean"][0])
 
     def adapt_policy(
         self,

@@ -65,6 +65,7 @@ def collect_episodes(
             )
         before_step()
         action, env_action = choose(observation)
+        env_action = env_action.clone()  # which an environment may change, as `action` may not be
         step = envs.step(env_action if envs.array_type == "torch" else env_action.cpu().numpy())
         terminated, truncated = to_flags(step.terminated), to_flags(step.truncated)
         valid, ended = to_flags(step.valid) & (left > 0), terminated | truncated

@@ -31,8 +31,14 @@ from rl_train.builder import (
     build_trainer,
     compose,
 )
-from rl_train.builder.saved_actors import read_run, recipe_of
-from rl_train.checkpoint import Checkpoint, WeightSource, list_checkpoints, save_checkpoint
+from rl_train.builder.saved_actors import recipe_of
+from rl_train.checkpoint import (
+    Checkpoint,
+    WeightSource,
+    list_checkpoints,
+    read_run,
+    save_checkpoint,
+)
 from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import save_recipe
@@ -218,15 +224,6 @@ class Agent:
                 deterministic=deterministic,
                 max_episode_steps=self.parts.trainer_config.max_test_steps,
             )
-
-    def before_evaluation(self, envs: AnyEnv) -> None:
-        """End running episodes in environments that an evaluation is about to reset.
-
-        Raises:
-            ConfigError: when they are learned in at this moment.
-        """
-        if self._trainer is not None:
-            self._trainer.before_evaluation(envs)
 
     def save(self, directory: str | Path) -> Path:
         """Write the recipe and the state, for `load`.

@@ -19,14 +19,14 @@ from typing import ClassVar, cast, final
 import torch
 from torch import Tensor, nn
 
-from rl_core.actor import Actor, ActorLoader
+from rl_core.actor import Actor, ActorLoader, distribution_class
 from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.config import NonNegative, Positive, check_argument, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Deterministic, Distribution
-from rl_core.spaces import check_same_space, made_up_observation
+from rl_core.spaces import check_same_space
 
 
 def policy_divergence(other: Distribution, policy: Distribution, action_std: float = 1.0) -> Tensor:
@@ -97,7 +97,7 @@ class OtherPolicies(PolicyLossAddOn):
         Raises:
             CheckpointError: when a run has no readable checkpoint, or is of other spaces.
             ConfigError: when a policy is recurrent, or its divergence from the actor's has no
-                formula.
+                formula, or ``action_std`` has no effect.
             SpaceError: when an actor is for other spaces.
         """
         self.others = nn.ModuleList(
@@ -106,11 +106,15 @@ class OtherPolicies(PolicyLossAddOn):
         given = torch.tensor(self.weights or [1.0] * len(self.policies), device=device)
         self.register_buffer("shares", given / given.sum(), persistent=False)
         self._learner = (actor,)  # in a tuple, as it is no submodule of this one
-        learned = _family(actor, device)
+        learned = distribution_class(actor)
         has_distances = actor.action_spec.dtype.is_floating_point
-        for index, other in enumerate(self.others):
-            assert isinstance(other, Actor)
-            family = _family(other, device)
+        families = [distribution_class(cast("Actor", other)) for other in self.others]
+        if self.action_std != 1.0 and Deterministic not in (learned, *families):
+            raise ConfigError(
+                f"action_std={self.action_std} has no effect here, because no policy is "
+                "deterministic; leave it out"
+            )
+        for index, family in enumerate(families):
             is_deterministic = Deterministic in (family, learned)
             if not (has_distances if is_deterministic else family is learned):
                 other_kind = ", or a deterministic one" if has_distances else ""
@@ -247,12 +251,3 @@ class RepulsionKL(OtherPolicies):
         """Eq. (2) without c."""
         bounded = [divergence.clamp(max=self.max_divergence) for divergence in divergences]
         return -(self.shares * torch.stack([masked_mean(each, mask) for each in bounded])).sum()
-
-
-@torch.no_grad()
-def _family(actor: Actor, device: torch.device) -> type[Distribution]:
-    """Return the class of an actor's distributions."""
-    observation = made_up_observation(actor.observation_space, device)
-    begins = torch.ones(1, dtype=torch.bool, device=device)
-    distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
-    return type(distribution)

@@ -98,7 +98,7 @@ def constrained_step(
 
     direction, residual = conjugate_gradient(product, gradient, num_cg_steps)
     direction = torch.where(direction.isfinite(), direction, 0.0)
-    length = (2.0 * max_kl / (direction @ (gradient - residual) + 1e-8)).sqrt()
+    length = (2.0 * max_kl / (direction @ (gradient - residual))).sqrt()
     step = torch.where(length.isfinite(), length, 1.0) * direction
 
     start = {name: tensor.detach() for name, tensor in start.items()}
@@ -128,7 +128,7 @@ def conjugate_gradient(
         product: from `(P,)` to H times it.
         target: shape `(P,)`.
         num_steps: at most so many products; P of them suffice but for rounding.
-        tolerance: squared norm of the residual at which to end.
+        tolerance: squared norm of the residual, as a part of the target's, at which to end.
 
     Returns:
         The solution x and the residual, target - H x, each `(P,)`.
@@ -139,8 +139,9 @@ def conjugate_gradient(
     solution = torch.zeros_like(target)
     residual = direction = target
     squared = residual @ residual
+    enough = tolerance * squared
     for _ in range(num_steps):
-        if not bool(squared > tolerance):  # a NaN ends it too
+        if not bool(squared > enough):  # a NaN ends it too
             break
         image = product(direction)
         rate = squared / (direction @ image)

@@ -1,7 +1,6 @@
 """What action values are learned towards, and where that stops or bootstraps.
 
-Source: Sutton and Barto 2018, *Reinforcement Learning*, section 7.1; van Hasselt et al. 2016,
-https://arxiv.org/abs/1509.06461, for the two networks of a target.
+Source: Sutton and Barto 2018, *Reinforcement Learning*, section 7.1.
 """
 
 import torch

@@ -54,7 +54,8 @@ class HalfCheetahDir(HalfCheetahEnv):
     def step(self, action: Array) -> _Step:
         """Step; the reward is the velocity in the task's direction, less the cost of control."""
         observation, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]  # Gymnasium's
-        reward = self.direction * info["x_velocity"] + info["reward_ctrl"]
+        info["reward_forward"] = self._forward_reward_weight * self.direction * info["x_velocity"]
+        reward = info["reward_forward"] + info["reward_ctrl"]
         return observation, np.float64(reward), terminated, truncated, info
 
 
@@ -85,7 +86,9 @@ class HalfCheetahVel(SampledTasks, HalfCheetahEnv):
     def step(self, action: Array) -> _Step:
         """Step; the reward is minus the distance to the velocity, less the cost of control."""
         observation, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]  # Gymnasium's
-        reward = info["reward_ctrl"] - abs(info["x_velocity"] - self.velocity)
+        missed = abs(info["x_velocity"] - self.velocity)
+        info["reward_forward"] = -self._forward_reward_weight * missed
+        reward = info["reward_forward"] + info["reward_ctrl"]
         return observation, np.float64(reward), terminated, truncated, info
 
 
@@ -114,5 +117,6 @@ class AntDir(SampledTasks, AntEnv):
         """Step; of Ant's reward only what is forward differs."""
         observation, _, terminated, truncated, info = super().step(action)  # type: ignore[no-untyped-call]  # Gymnasium's
         along = self.direction[0] * info["x_velocity"] + self.direction[1] * info["y_velocity"]
-        others = info["reward_ctrl"] + info["reward_contact"] + info["reward_survive"]
-        return observation, np.float64(along + others), terminated, truncated, info
+        info["reward_forward"] = self._forward_reward_weight * along
+        reward = sum(info[f"reward_{part}"] for part in ("forward", "ctrl", "contact", "survive"))
+        return observation, np.float64(reward), terminated, truncated, info

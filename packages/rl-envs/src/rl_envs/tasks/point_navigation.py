@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_core.config import ComponentSpec, Count, checked_arguments
 from rl_core.env import EnvStep, TaskSplit, TaskVecEnv, action_error, as_numpy
 from rl_core.errors import DataError, EnvironmentFaultError
-from rl_core.seeding import checked_seed, numpy_generator_state, set_numpy_generator_state
+from rl_core.seeding import checked_seed, set_generator_state
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, StateDict
 from rl_envs.tasks.sampler import TaskSampler, checked_tasks, uniform
@@ -30,8 +30,8 @@ class PointNavigation(TaskVecEnv):
     The observation is its position, the action a velocity whose parts are clipped to [-0.1, 0.1],
     the reward minus the squared distance to the goal after the move. The task is the goal, uniform
     in the square [-0.5, 0.5]². An episode is truncated after 100 steps. All rows move in one NumPy
-    operation, and a checkpoint restores them exactly. Rows that were given no task draw a goal in
-    every `reset`.
+    operation, and a checkpoint restores them exactly. Rows that were given no task draw a train
+    task in every `reset`.
 
     Source: Finn et al. 2017, https://arxiv.org/abs/1703.03400, section 5.3, where an episode also
     ends within 0.01 of the goal; here all have the same length.
@@ -67,7 +67,11 @@ class PointNavigation(TaskVecEnv):
         self._tasks = TaskSampler(
             uniform(-0.5, 0.5, 2), num_train_tasks, num_test_tasks, with_replacement
         )
-        self._generator = np.random.default_rng(None if seed is None else checked_seed(seed))
+        self._generator = torch.Generator()
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(checked_seed(seed))
         self._place: _Places = np.zeros((num_envs, 2), np.float32)
         self._goal: _Places = np.zeros((num_envs, 2), np.float32)
         self._next_goal: _Places | None = None
@@ -149,9 +153,9 @@ class PointNavigation(TaskVecEnv):
         """Begin at the origin in every row."""
         self._require_open("reset")
         if seed is not None:
-            self._generator = np.random.default_rng(checked_seed(seed))
+            self._generator.manual_seed(checked_seed(seed))
         if self._next_goal is None:
-            self._goal = self._generator.uniform(-0.5, 0.5, self._goal.shape).astype(np.float32)
+            self._goal = self._tasks.sample(self._num_envs, self._generator).numpy()
         self._is_ready = True
         return self._begin()
 
@@ -193,7 +197,7 @@ class PointNavigation(TaskVecEnv):
             "next_goal": None if following is None else torch.from_numpy(following.copy()),
             "steps": self._steps,
             "is_ready": self._is_ready,
-            "generator": numpy_generator_state(self._generator),
+            "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -210,7 +214,7 @@ class PointNavigation(TaskVecEnv):
         if state.get("next_goal") is not None:
             self._next_goal = saved.tensor("next_goal", like=like).numpy(force=True).copy()
         self._steps, self._is_ready = saved.count("steps"), saved.flag("is_ready")
-        set_numpy_generator_state(self._generator, saved.tree("generator"))
+        set_generator_state(self._generator, saved.tensor("generator"))
 
     def _begin(self) -> _Places:
         if self._next_goal is not None:

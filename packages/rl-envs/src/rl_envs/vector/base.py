@@ -219,7 +219,10 @@ class BaseGymVecEnv(VecEnv):
             and actions.shape == self._action_shape
         ):
             return actions
-        actions = self._arrays.convert(action)
+        try:
+            actions = self._arrays.convert(action)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise DataError(f"the action is no array: {in_brief(error)}") from error
         if actions.shape != self._action_shape and self._action_shape is not None:
             raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
         if actions.dtype is not self._usual_action_dtype:

@@ -71,6 +71,11 @@ class GymVecEnv(BaseGymVecEnv):
     ) -> None:
         if is_envpool(envs):
             envs = EnvPoolVectorEnv(envs)
+        if not isinstance(envs, VectorEnv):
+            raise ConfigError(
+                f"envs is a {type(envs).__name__}; expected a gymnasium.vector.VectorEnv; "
+                "as_vec_env takes single environments, too"
+            )
         if isinstance(envs, EnvPoolVectorEnv):
             name, max_episode_steps = name or envs.name, max_episode_steps or envs.max_episode_steps
         base = envs.unwrapped
@@ -167,8 +172,9 @@ class GymVecEnv(BaseGymVecEnv):
         return {"ended": torch.as_tensor(ended).clone(), "envs": get_state(self._envs)}
 
     def _load_episodes(self, saved: StateReader) -> None:
+        self._reset_all(None)  # which shows of what kind its arrays are
         every_row = torch.as_tensor(self._arrays.every_row())
-        ended = saved.tensor("ended", like=every_row).numpy(force=True).copy()
+        ended = self._arrays.convert(saved.tensor("ended", like=every_row).clone())
         self._ended = ended if ended.any() else None
         set_state(self._envs, saved.tree("envs"))
 

@@ -65,6 +65,12 @@ class SyncVecEnv(BaseGymVecEnv):
     ) -> None:
         if not envs:
             raise ConfigError("got no environments; expected at least one")
+        for env in envs:
+            if not isinstance(env, gymnasium.Env):
+                raise ConfigError(
+                    f"envs holds a {type(env).__name__}; expected environments that are built; to "
+                    "build them by a function, use make_vec"
+                )
         self._guards = [
             env if isinstance(env, EnvGuard) else EnvGuard(env, index, check=check)
             for index, env in enumerate(envs)

@@ -13,10 +13,11 @@ import gymnasium
 
 from rl_core.config import ComponentSpec, Count, NonNegativeInt, check_argument
 from rl_core.env import EnvStep, GoalFunctions
-from rl_core.errors import ConfigError, EnvironmentFaultError, RLError, SpaceError
+from rl_core.errors import ConfigError, EnvironmentFaultError, RLError
 from rl_core.seeding import resumed_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
+from rl_envs.guard import check_shared
 from rl_envs.vector._arrays import Rows
 from rl_envs.vector._worker_process import (
     LAST_WORDS_S,
@@ -183,7 +184,8 @@ class ProcessVecEnv(BaseGymVecEnv):
                     worker.process.kill()
             raise
         rows = {number: state for reply in replies for number, state in reply.items()}
-        last = dict(named_arrays(self._last))
+        # None after the state of a `SyncVecEnv` was loaded, which has no observation.
+        last = {} if self._last is None else dict(named_arrays(self._last))
         return {"rows": map_tree(to_tensor, rows), "observation": map_tree(to_tensor, last)}
 
     def _load_episodes(self, saved: StateReader) -> None:
@@ -194,7 +196,6 @@ class ProcessVecEnv(BaseGymVecEnv):
             worker.send(("load", states, self._steps))
         self._receive(self._workers, "load")
         arrays = {name: value.numpy(force=True).copy() for name, value in observation.items()}
-        # A `SyncVecEnv`, whose state this may be, saves no observation.
         self._last = arrays.get("", arrays) if arrays else None
 
     def _close_all(self) -> None:
@@ -231,16 +232,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         """Wait until workers have started, and compare the spaces of their environments."""
         for worker, (found, *_) in zip(workers, self._receive(workers, "start"), strict=True):
             for index, spaces in zip(worker.rows, found, strict=True):
-                self._check_spaces(index, spaces)
-
-    def _check_spaces(self, index: int, found: tuple[Any, Any]) -> None:
-        wanted = self._observation_space, self._action_space
-        for kind, space, expected in zip(("observation", "action"), found, wanted, strict=True):
-            if space != expected:
-                raise SpaceError(
-                    f"the {kind} space of environment {index} is {space}; expected {expected} like "
-                    "environment 0: environments that step together share their spaces"
-                )
+                check_shared(spaces, index, (self._observation_space, self._action_space), 0)
 
     def _observation(self, kind: str) -> ArrayObservation:
         """Copy the shared observations."""

@@ -192,10 +192,12 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
 
     def note_returns(self, returns: Sequence[float]) -> None:
         """Pass the returns of training episodes to the sampler."""
+        self.check_allocated()
         self._sampler.note_returns(returns)
 
     def set_progress(self, progress: float) -> None:
         """Move schedules to a fraction of the run."""
+        self.check_allocated()
         self._sampler.set_progress(progress)
 
     def live_parameters(self) -> Mapping[str, float]:
@@ -205,10 +207,12 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
 
     def set_live_parameter(self, name: str, value: float) -> None:
         """Set one of `live_parameters`."""
+        self.check_allocated()
         self._sampler.set_live_parameter(name, value)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the sampler's metrics."""
+        self.check_allocated()
         return self._sampler.metrics()
 
     def mark_boundary(self) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch, Transition
-from rl_core.config import Count, checked_arguments
+from rl_core.config import Count, check_argument, checked_arguments
 from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.stateful import StateReader
 from rl_core.storage import ORIGIN, DataSlice, HasRollouts, HasSlices, StorageSpec
@@ -261,6 +261,8 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
         """
         if (num_minibatches is None) == (minibatch_size is None):
             raise ConfigError("give just one of num_minibatches and minibatch_size")
+        check_argument("num_minibatches", num_minibatches, Count | None)
+        check_argument("minibatch_size", minibatch_size, Count | None)
         num_envs, length = self._allocated().spec.num_envs, self.steps_per_sample
         samples = num_steps * num_envs
         rollout = f"the rollout of {num_steps} steps x {num_envs} environments"

@@ -91,7 +91,7 @@ class Windows(StateFields):
     def set_eta(self, value: float) -> None:
         """Set eta, and the eta that it adapts from."""
         replace(self._config, eta=value, update_eta=False)  # checks the range
-        self._eta.initial = self._eta.value = value
+        self._eta.initial = self._eta.value = float(value)
 
     def metrics(self) -> Mapping[str, float]:
         """Return eta, and the gradient of the returns if eta adapts to it."""

@@ -10,34 +10,9 @@ from rl_core.config import ComponentSpec, Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.spaces import Space
 from rl_train.builder.components import construct_component
-from rl_train.checkpoint import (
-    Checkpoint,
-    checkpoints_of,
-    is_checkpoint,
-    is_run,
-    latest_checkpoint,
-    load_checkpoint,
-)
+from rl_train.checkpoint import Checkpoint, read_run
 from rl_train.checkpoint.weights import actor_weights
 from rl_train.recipe_files import from_toml
-
-
-def read_run(directory: str | Path) -> Checkpoint:
-    """Read the newest checkpoint of a run or its folder ``best``, or the checkpoint given.
-
-    Raises:
-        CheckpointError: when it is none of these, or holds no readable checkpoint.
-    """
-    directory = Path(directory)
-    if is_checkpoint(directory):
-        return load_checkpoint(directory)
-    checkpoint = latest_checkpoint(checkpoints_of(directory))
-    if checkpoint is not None:
-        return checkpoint
-    if is_run(directory):
-        raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
-    lack = "has no folder 'checkpoints'" if directory.is_dir() else "is not a directory"
-    raise CheckpointError(f"{directory} is not a run: it {lack}")
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:

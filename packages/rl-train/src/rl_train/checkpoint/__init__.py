@@ -20,6 +20,7 @@ from rl_train.checkpoint.checkpoints import latest_checkpoint as latest_checkpoi
 from rl_train.checkpoint.checkpoints import list_checkpoints as list_checkpoints
 from rl_train.checkpoint.checkpoints import load_checkpoint as load_checkpoint
 from rl_train.checkpoint.checkpoints import prune_checkpoints as prune_checkpoints
+from rl_train.checkpoint.checkpoints import read_run as read_run
 from rl_train.checkpoint.checkpoints import remove_checkpoints as remove_checkpoints
 from rl_train.checkpoint.checkpoints import save_checkpoint as save_checkpoint
 from rl_train.checkpoint.checkpoints import set_aside_checkpoint as set_aside_checkpoint

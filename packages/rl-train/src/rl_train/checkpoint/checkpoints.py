@@ -351,6 +351,24 @@ def clean_temporary(directory: Path) -> list[Path]:
     return [path for path in leftovers if not os.path.lexists(path)]
 
 
+def read_run(directory: str | Path) -> Checkpoint:
+    """Read the newest checkpoint of a run or its folder ``best``, or the checkpoint given.
+
+    Raises:
+        CheckpointError: when it is none of these, or holds no readable checkpoint.
+    """
+    directory = Path(directory)
+    if is_checkpoint(directory):
+        return load_checkpoint(directory)
+    checkpoint = latest_checkpoint(checkpoints_of(directory))
+    if checkpoint is not None:
+        return checkpoint
+    if is_run(directory):
+        raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
+    lack = "has no folder 'checkpoints'" if directory.is_dir() else "is not a directory"
+    raise CheckpointError(f"{directory} is not a run: it {lack}")
+
+
 def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
     """Delete the oldest checkpoints, after verifying the newest.
 

@@ -9,13 +9,7 @@ from torch import Tensor, nn
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.stateful import StateReader
 from rl_core.storage import columns_below
-from rl_train.checkpoint.checkpoints import (
-    Checkpoint,
-    checkpoints_of,
-    is_checkpoint,
-    list_checkpoints,
-    load_checkpoint,
-)
+from rl_train.checkpoint.checkpoints import Checkpoint, read_run
 
 WeightSource: TypeAlias = str | Path | Mapping[str, str | Path]
 """A run, or one of its checkpoints, for all weights; or one for each part of the actor."""
@@ -32,8 +26,8 @@ def load_weights(actor: nn.Module, source: WeightSource) -> None:
 
     Args:
         actor: actor whose parameters and buffers, such as running statistics, are overwritten.
-        source: directory of a run or its folder ``best``, whose newest checkpoint is used, or of a
-            checkpoint. In a mapping, the keys name submodules of both actors, such as
+        source: directory of a run or its folder ``best``, whose newest readable checkpoint is
+            used, or of a checkpoint. In a mapping, the keys name submodules of both actors, such as
             ``"policy"`` or ``"critics"``.
 
     Raises:
@@ -81,10 +75,10 @@ def _check_parts(actor: nn.Module, parts: Mapping[str, str | Path]) -> None:
 def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tensor]:
     """Read the tensors of a part from a checkpoint, by the actor's own names."""
     prefix = f"{part}." if part else ""
-    path = _checkpoint_in(directory)
+    checkpoint = read_run(directory)
     saved, present = (
         {name: tensor for name, tensor in weights.items() if name.startswith(prefix)}
-        for weights in (actor_weights(load_checkpoint(path)), actor.state_dict())
+        for weights in (actor_weights(checkpoint), actor.state_dict())
     )
     there, here = (
         {name: f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for name, t in w.items()}
@@ -99,20 +93,8 @@ def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tens
         more = f" and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
         what = f"part '{part}'" if part else "whole actor"
         raise CheckpointError(
-            f"{path} does not fit the {what}: "
+            f"{checkpoint.path} does not fit the {what}: "
             f"{', '.join(misfits[:_SHOWN])}{more}. Build the actor with the options of that run, "
             "or name the parts to load"
         )
     return saved
-
-
-def _checkpoint_in(directory: Path) -> Path:
-    """Return a checkpoint, or a run's newest one, damaged or not."""
-    if is_checkpoint(directory):
-        return directory
-    listed = list_checkpoints(checkpoints_of(directory))
-    if listed:
-        return listed[-1]
-    raise CheckpointError(
-        f"{directory} is neither a checkpoint nor a run with some in {directory / 'checkpoints'}"
-    )

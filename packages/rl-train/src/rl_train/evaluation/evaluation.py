@@ -3,19 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.actor import ActionOutput, Actor, HasActor, evaluation_mode
+from rl_core.actor import ActionOutput, Actor, HasActor, distribution_class, evaluation_mode
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Count, check_argument
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
-from rl_core.spaces import check_same_space, made_up_observation
+from rl_core.spaces import check_same_space
 from rl_core.types import Json, Observation, State, to_tensors
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
@@ -26,6 +27,25 @@ _MOST_STEPS = 5_000
 
 _Act: TypeAlias = Callable[[Observation, State, Tensor], ActionOutput]
 """From observation, recurrent state and episode starts, each with axis `B`, to actions."""
+
+
+class LearnsInEnvironments(Protocol):
+    """What learns in environments that may also be evaluated in, such as a `rl_train.Trainer`."""
+
+    def before_evaluation(self, envs: AnyEnv) -> None:
+        """End running episodes in environments that an evaluation is about to reset.
+
+        Raises:
+            ConfigError: when they are learned in at this moment.
+        """
+
+
+_TRAINERS: WeakSet[LearnsInEnvironments] = WeakSet()
+
+
+def announce_evaluations(trainer: LearnsInEnvironments) -> None:
+    """Tell a trainer of each evaluation before it begins, as long as the trainer exists."""
+    _TRAINERS.add(trainer)
 
 
 class EvaluationStoppedError(Exception):
@@ -176,8 +196,8 @@ def evaluate_policy(
             stack.enter_context(envs)
         stack.enter_context(evaluation_mode(actor))
         check_spaces(actor, envs)
-        if (before := getattr(policy, "before_evaluation", None)) is not None:
-            before(env)
+        for trainer in tuple(_TRAINERS):
+            trainer.before_evaluation(env)
         if algorithm is not None:
             by_stage = algorithm.custom_evaluation(
                 envs,
@@ -222,18 +242,12 @@ def _tasks_of(envs: VecEnv, num_episodes: int, seed: int) -> tuple[Json, ...]:
     return tuple(tasks)
 
 
-@torch.no_grad()
 def draws_actions(actor: Actor) -> bool:
     """Return whether a policy is stochastic: whether it samples its actions.
 
     Exploration that an algorithm adds, such as ε-greedy actions or noise, is not counted.
     """
-    device = actor.device
-    observation = made_up_observation(actor.observation_space, device)
-    begins = torch.ones(1, dtype=torch.bool, device=device)
-    with evaluation_mode(actor):
-        distribution, _ = actor.distribution(observation, actor.actor_initial_states(1), begins)
-    return distribution.noise_kind != "none"
+    return distribution_class(actor).noise_kind != "none"
 
 
 def nothing_to_draw(actor: Actor) -> ConfigError:

@@ -71,7 +71,7 @@ class Budget:
         return trainer.state.iteration.start.get(self.unit, self.reached(trainer))
 
     def default_log_every(self, update_every: int) -> int:
-        """Aim at 200 lines in a run, but at most one per update.
+        """Aim at 200 lines in a run of so many steps, but at most one per update.
 
         Args:
             update_every: rows of environments between updates.
@@ -116,7 +116,7 @@ class CheckpointInterval:
         self._budget, self._least = Budget("steps", budget.target), 0
         if every == "auto":
             self._budget, self._least = budget, _LEAST_INTERVAL
-            is_replay = trainer.storage.rollout_steps is None
+            is_replay = trainer.storage.rollout_steps is None and trainer.config.checkpoint_replay
             every = -(-budget.target // (_CHECKPOINTS_WITH_REPLAY if is_replay else _CHECKPOINTS))
         self._last = trainer.state.iteration.start.get("steps", trainer.total_steps)
         self._interval = Interval(

@@ -100,7 +100,7 @@ class Callback:
         """
 
     def on_evaluation(self, trainer: "Trainer", result: "EvaluationResult") -> bool | None:
-        """After each evaluation on the test environments.
+        """After each evaluation of ``test_every``; the one at the end is in the result.
 
         Returns:
             True ends the run.

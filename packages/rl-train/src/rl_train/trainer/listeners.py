@@ -14,9 +14,6 @@ from rl_train.builder.components import complete_component, construct_component,
 from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.config import Named
 
-RECORD = ComponentSpec("logger", "jsonl", {})
-"""The record of a run, which every run directory has."""
-
 _Listener = TypeVar("_Listener", Callback, Logger)
 
 
@@ -74,10 +71,7 @@ def named_specs(kind: str, parts: Sequence[str | dict[str, Json]]) -> list[Compo
     for index, spec in enumerate(specs):
         if spec in specs[:index]:
             raise ConfigError(f"{path} names '{spec.name}' twice; leave one out")
-    return [
-        spec if spec == RECORD else complete_component(kind, spec.name, spec.kwargs)
-        for spec in specs
-    ]
+    return [complete_component(kind, spec.name, spec.kwargs) for spec in specs]
 
 
 def build_callbacks(parts: Sequence[str | dict[str, Json]]) -> list[Callback]:
@@ -102,7 +96,7 @@ def open_loggers(specs: Sequence[ComponentSpec], run_dir: Path | None, step: int
     loggers: list[Logger] = []
     for spec in specs:
         needs = inspect.signature(plugins.load("logger", spec.name)).parameters
-        if run_dir is None and ("run_dir" in needs or spec == RECORD):
+        if run_dir is None and "run_dir" in needs:
             raise ConfigError(
                 f"logger {spec.name!r} needs a run_dir, where its files go; give one, or leave it "
                 "out of trainer.loggers"

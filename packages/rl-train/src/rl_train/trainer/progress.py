@@ -76,7 +76,8 @@ class Progress(Callback):
             )
         if unit == "steps" and trainer.storage.rollout_steps is not None:
             rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
-            self._planned = reached + -(-(target - reached) // rows) * rows
+            begun = self._budget.reached_before(trainer)
+            self._planned = begun + -(-(target - begun) // rows) * rows
             rounded = f"{target:,} steps are rounded up to whole rollouts of {rows:,}: "
             if trainer.envs.resets_in_steps:
                 most = target + rows - 1

@@ -21,7 +21,7 @@ from rl_train.builder.saved_actors import recipe_of
 from rl_train.checkpoint import Checkpoint, ResumeGrade
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
-from rl_train.evaluation import EvaluationResult
+from rl_train.evaluation import EvaluationResult, announce_evaluations
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback, callback_states, load_callback_states
@@ -29,7 +29,6 @@ from rl_train.trainer.config import Named, TrainerConfig
 from rl_train.trainer.evaluator import Evaluator, TestEnvs, share_environments
 from rl_train.trainer.interruption import Interruption
 from rl_train.trainer.listeners import (
-    RECORD,
     build_callbacks,
     check_histograms,
     listeners,
@@ -131,6 +130,7 @@ class Trainer:
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)
+        announce_evaluations(self)
 
     @property
     def seed(self) -> int:
@@ -196,8 +196,8 @@ class Trainer:
 
         Raises:
             ConfigError: when ``progress`` is unknown, not exactly one total is given, it has been
-                reached already, no logger shows the histograms of ``log_histograms``, or
-                evaluations ask for more tasks than there are.
+                reached already or counts episodes of offline learning, no logger shows the
+                histograms of ``log_histograms``, or evaluations ask for more tasks than there are.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
             EnvironmentFaultError: when an environment fails; the state before that is saved.
@@ -205,6 +205,11 @@ class Trainer:
         """
         check_argument("progress", progress, bool | Literal["auto", "bar", "log"])
         budget = Budget.choose(total_steps, total_episodes, total_updates)
+        if budget.unit == "episodes" and not self.algorithm.collects:
+            raise ConfigError(
+                f"total_episodes={budget.target}, but {type(self.algorithm).__name__} learns from "
+                "data alone here and finishes no episode; give total_steps or total_updates"
+            )
         if budget.target <= budget.reached_before(self):
             raise ConfigError(
                 f"total_{budget.unit} is {budget.target}, but the run already has "
@@ -243,9 +248,8 @@ class Trainer:
         """Open the run directory, and the registered loggers."""
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
         record = [] if self.directory is None else [self.directory.open(self.recipe, logged)]
-        others = [spec for spec in self._logger_specs if not (record and spec == RECORD)]
         try:
-            return [*record, *open_loggers(others, self.run_dir, logged)]
+            return [*record, *open_loggers(self._logger_specs, self.run_dir, logged)]
         except BaseException:
             for logger in record:
                 logger.close()
