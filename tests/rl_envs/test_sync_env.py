@@ -502,6 +502,6 @@ def test_what_is_known_of_the_environments() -> None:
     with make_gym_vec("Pendulum-v1", 2, seed=1) as envs:
         assert (envs.spec_id, envs.max_episode_steps, envs.num_envs) == ("Pendulum-v1", 200, 2)
         assert envs.component is not None
-        assert envs.component.kwargs == {"num_envs": 2}
+        assert envs.component.kwargs["num_envs"] == 2
     observation: ArrayObservation = SyncVecEnv([CountingEnv([9])]).reset()
     assert isinstance(observation, np.ndarray)
