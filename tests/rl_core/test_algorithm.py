@@ -1,7 +1,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -34,6 +34,7 @@ from rl_core.storage import HasRollouts, TensorSpec
 from rl_core.types import Observation, State
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
+from rl_testing.stateful import check_same_state, copy_state
 
 
 class LinearActor(Actor):
@@ -448,6 +449,31 @@ def test_a_state_of_other_networks_is_refused() -> None:
     large = Reinforce(LinearActor(3), ReinforceConfig())
     with pytest.raises(CheckpointError, match=r"'actor\.norm\.mean' should have shape \(3,\)"):
         large.load_state_dict(small.state_dict())
+
+
+def test_a_state_of_another_optimizer_changes_nothing() -> None:
+    one, other = _algorithm(), _algorithm()
+    before = copy_state(other.state_dict())
+    gradients = cast("dict[str, Any]", one.state_dict()["gradients"])
+    with pytest.raises(CheckpointError):
+        other.load_state_dict({**one.state_dict(), "gradients": {**gradients, "optimizers": {}}})
+    check_same_state(other.state_dict(), before)
+
+
+def test_an_add_on_is_taken_once_its_algorithm_is_built() -> None:
+    add_on = Attraction()
+    with pytest.raises(ConfigError, match="one Attraction is there twice"):
+        _algorithm(add_ons=[add_on, add_on])
+
+    class Failing(Reinforce):
+        def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+            raise ConfigError("it cannot be built")
+
+    with pytest.raises(ConfigError, match="it cannot be built"):
+        Failing(LinearActor(), add_ons=[add_on])
+    _algorithm(add_ons=[add_on])
+    with pytest.raises(ConfigError, match="belongs to an algorithm already"):
+        _algorithm(add_ons=[add_on])
 
 
 def test_a_failed_compilation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -458,6 +458,24 @@ def test_functions_that_do_the_same_have_one_digest() -> None:
     assert made(torch.ones(2), 2.0) != made(torch.ones(2).double(), 2.0)
 
 
+def test_a_function_is_the_same_within_inference_mode() -> None:
+    weight = torch.ones(2, requires_grad=True)
+
+    def digest() -> str:
+        return trace(lambda x: [x @ weight], [torch.ones(3, 2)]).digest
+
+    with torch.inference_mode():
+        within = digest()
+    assert digest() == within
+
+
+def test_what_cannot_be_compared_runs_uncompiled() -> None:
+    compiled = CompiledFunction(lambda _, x, y: {"z": x}, "the function", CPU)
+    compiled.mode = "auto"
+    with pytest.warns(RuntimeWarning, match=r"unhashable.*make it a tensor.*uncompiled"):
+        assert compiled("", torch.ones(2), np.ones(2)) is None
+
+
 def test_tracing_does_not_import_the_compiler() -> None:
     code = (
         "import sys, torch\n"
@@ -841,6 +859,12 @@ def test_a_user_without_a_home_keeps_graphs_for_the_process_alone(
         shared_cache()
     monkeypatch.setenv("RL_CACHE_DIR", str(tmp_path))
     assert shared_cache().folder == tmp_path / "graphs"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RL_CACHE_DIR", "~/mine")
+    assert shared_cache().folder == tmp_path / "mine" / "graphs"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RL_CACHE_DIR", "here")
+    assert shared_cache().folder == tmp_path / "here" / "graphs"
 
 
 def test_what_was_not_used_for_two_months_is_removed(tmp_path: Path) -> None:

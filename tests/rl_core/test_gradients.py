@@ -21,6 +21,7 @@ from rl_core.gradients import (
     OptimizerConfig,
     ParameterGroup,
     TargetNetwork,
+    Weights,
 )
 from rl_testing.stateful import check_same_state, copy_state
 
@@ -455,6 +456,19 @@ def test_metrics_are_means_since_the_last_reading() -> None:
     assert step.read_metrics()["seen"] == 5.0
 
 
+@pytest.mark.parametrize("names", [("a", "ab"), ("ab", "a")])
+def test_metrics_that_vary_are_refused(names: tuple[str, str]) -> None:
+    a, given = Numbers(0.0), iter(names)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch).sum(), dict.fromkeys(next(given), batch))
+
+    step = _step({"a": a}, loss, [_group("a")])
+    step.step(torch.tensor(1.0), {})
+    with pytest.raises(ConfigError, match="the metrics b in some gradient steps and not in others"):
+        step.step(torch.tensor(1.0), {})
+
+
 @pytest.mark.parametrize("compile_mode", ["off", "on"])
 def test_metrics_that_were_not_read_are_saved(compile_mode: CompileMode) -> None:
     if compile_mode == "on" and not has_cpp_compiler():
@@ -520,6 +534,40 @@ def test_gradients_of_other_weights_are_refused() -> None:
         with pytest.raises(DataError, match=r"computed at version 0 .* at version 3 now"):
             step.apply_gradients(gradients)
     assert a.x.item() == pytest.approx(-0.3)
+
+
+def test_gradients_from_before_a_load_are_forgotten() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    state = copy_state(step.state_dict())
+    step.compute_gradients(torch.tensor([1.0]), {})
+    step.load_state_dict(state)  # type: ignore[arg-type]  # a mapping
+    with pytest.raises(ConfigError, match="none were computed before"):
+        step.apply_gradients(None)
+
+
+def test_weights_of_another_module_leave_the_own_alone() -> None:
+    a = nn.Linear(2, 1)
+    before = a.weight.clone()
+    for tensors in (
+        {"weight": torch.ones(1, 2)},
+        {"weight": torch.ones(1, 2), "bias": torch.ones(2)},
+        {"weight": torch.ones(1, 2), "bias": torch.ones(1), "more": torch.ones(1)},
+    ):
+        with pytest.raises(ConfigError, match=r"do not fit: of 2 tensors 1 are .* '(bias|more)'"):
+            Weights(0, tensors).load_into(a)
+    assert torch.equal(a.weight, before)
+
+
+def test_a_state_of_another_optimizer_is_refused() -> None:
+    first, second = Numbers(0.0), Numbers(0.0)
+    adam = _step({"a": first}, _linear(first), [_group("a", optimizer=OptimizerConfig())])
+    sgd = _step({"a": second}, _linear(second), [_group("a")])
+    for saved, other in ((adam, sgd), (sgd, adam)):
+        with pytest.raises(CheckpointError):
+            other.read(saved.state_dict())
+        with pytest.raises(CheckpointError):
+            other.load_state_dict(saved.state_dict())
 
 
 def test_gradients_answer_what_the_loss_found() -> None:
@@ -711,6 +759,27 @@ def test_a_group_takes_whole_names_and_leaves_frozen_parts_of_it() -> None:
     )
     assert list(step.vectors["actor"].shapes) == ["actor.x"]
     assert list(step.vectors["actor_too"].shapes) == ["actor_too.x"]
+
+
+def test_a_target_of_other_buffers_is_refused() -> None:
+    a, slow = nn.BatchNorm1d(1), nn.LayerNorm(1)
+    target = TargetNetwork(module="slow", source="a", tau="tau")
+    with pytest.raises(ConfigError, match="must have the buffers of 'a'"):
+        _step({"a": a, "slow": slow}, _linear(), [_group("a")], [target], hyper={"tau": 0.5})
+
+
+@pytest.mark.parametrize("name", ["hyper", "at", "moving"])
+def test_a_module_has_a_name_of_its_own(name: str) -> None:
+    a = Numbers(0.0)
+    with pytest.raises(ConfigError, match=f"no module can be called '{name}'"):
+        _step({name: a}, _linear(a), [_group("a")])
+
+
+def test_groups_and_targets_move_every_so_many_steps() -> None:
+    with pytest.raises(ConfigError, match="every of parameter group 'a' must be a whole number"):
+        _group("a", every=0)
+    with pytest.raises(ConfigError, match="every of target 'slow' must be a whole number"):
+        TargetNetwork(module="slow", source="a", tau="tau", every=0)
 
 
 def test_a_target_of_other_shapes_is_refused() -> None:

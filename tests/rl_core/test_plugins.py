@@ -1,5 +1,6 @@
 """Plug-ins are listed without being imported, and loaded only by name and permission."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -195,6 +196,18 @@ def test_set_allowed_replaces_the_variable(good: Site, monkeypatch: pytest.Monke
     refused("loggers", "fine", "not allowed")
     plugins.set_allowed(None)
     assert plugins.load("loggers", "fine").__name__ == "Fine"
+
+
+def test_a_folder_that_cannot_be_looked_at_has_no_plug_ins(
+    good: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, **options: bool) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    expected = plugins.available("loggers")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        assert plugins.available("loggers") == expected
 
 
 def test_unknown_kinds_are_named(site: Site) -> None:

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from rl_core.config import (
@@ -27,11 +28,12 @@ TEXTS = [
     (Cosine(1.0, 0.1, 0.9), "cosine(1.0, 0.1, 0.9)"),
     (Piecewise(((0.0, 1.0), (0.5, 0.1))), "piecewise(0: 1.0, 0.5: 0.1)"),
     (Piecewise(((0.25, 2),)), "piecewise(0.25: 2.0)"),
+    (Piecewise(((np.float64(0.25), np.float32(2)),)), "piecewise(0.25: 2.0)"),
     (STEPS, "piecewise(0: 1.0, 0.5: 0.2, 0.75: 0.2, 1: 0.0)"),
 ]
 
 
-@pytest.mark.parametrize(("schedule", "text"), TEXTS, ids=[text for _, text in TEXTS])
+@pytest.mark.parametrize(("schedule", "text"), TEXTS)
 def test_text_goes_both_ways(schedule: Schedule, text: str) -> None:
     assert str(schedule) == text
     assert parse_schedule(text) == schedule

@@ -9,7 +9,7 @@ import torch
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateFields, Stateful, StateReader
 from rl_core.types import StateDict, StateValue
-from rl_testing.stateful import StatefulSuite
+from rl_testing.stateful import StatefulSuite, check_same_state, copy_state
 
 STATE: StateDict = {
     "count": 3,
@@ -159,6 +159,16 @@ def test_arrays_and_containers_are_overwritten_in_place() -> None:
     used.use()
     assert part.count == 1
     assert part.history != used.history
+
+
+def test_a_state_that_is_refused_changes_nothing() -> None:
+    used, part = _Part(), _Part()
+    used.use()
+    before = copy_state(part.state_dict())
+    last = _Part.state_fields[-1].lstrip("_")
+    with pytest.raises(CheckpointError):
+        part.load_state_dict({**used.state_dict(), last: "something else"})
+    check_same_state(part.state_dict(), before)
 
 
 def test_a_saved_array_shares_no_memory() -> None:

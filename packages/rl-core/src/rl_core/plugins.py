@@ -190,13 +190,20 @@ def _claims(kind: str) -> list[PluginInfo]:
     Metadata are read again only after a folder of Python's path changed: reading them takes some
     10 ms, and a command looks up names some 40 times.
     """
-    folders = [Path(folder or ".") for folder in sys.path]
-    changed = [folder.stat().st_mtime_ns if folder.exists() else 0 for folder in folders]
+    changed = [_changed(Path(folder or ".")) for folder in sys.path]
     state = (metadata.entry_points, tuple(sys.path), tuple(changed))
     if kind not in _read or _read[kind][0] != state:
         points = metadata.entry_points(group=f"rl_core.{kind}")
         _read[kind] = state, [_claim(kind, point) for point in points]
     return [replace(claim, allowed=_is_allowed(claim.distribution)) for claim in _read[kind][1]]
+
+
+def _changed(folder: Path) -> int:
+    """Return when a folder was changed; 0 where there is none, or it cannot be looked at."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _claim(kind: str, point: metadata.EntryPoint) -> PluginInfo:

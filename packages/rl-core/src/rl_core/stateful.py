@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import NoneType
-from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -91,13 +92,16 @@ class StateFields:
         Raises:
             CheckpointError: when a field is missing, or of another kind or shape.
         """
+        changes: list[Callable[[], object]] = []  # all are read before the first is made
         for name in self.state_fields:
             value, key = getattr(self, name), name.lstrip("_")
             read = next((read for kind, read in _PLAIN if isinstance(value, kind)), None)
             if read is not None:
-                setattr(self, name, read(saved, key))
+                changes.append(partial(setattr, self, name, read(saved, key)))
             else:
-                _overwrite(value, saved, key)
+                changes.append(_change(value, saved, key))
+        for change in changes:
+            change()
 
 
 class StateReader:
@@ -279,26 +283,26 @@ def _to_state(value: object) -> StateValue:
     raise TypeError(f"StateFields cannot save a {type(value).__name__}")
 
 
-def _overwrite(value: object, saved: StateReader, key: str) -> None:
-    """Restore a value in place."""
+def _change(value: object, saved: StateReader, key: str) -> Callable[[], object]:
+    """Read what a value shall become, and return what restores it in place."""
     if isinstance(value, Tensor):
-        with torch.no_grad():
-            value.copy_(saved.tensor(key, like=value))
-    elif isinstance(value, np.ndarray):
-        value[...] = saved.tensor(key, like=torch.from_numpy(value)).numpy(force=True)
-    elif isinstance(value, torch.Generator):
-        set_generator_state(value, saved.tensor(key))
-    elif isinstance(value, np.random.Generator):
-        set_numpy_generator_state(value, saved.tree(key))
-    elif isinstance(value, dict):
-        numbers = saved.numbers_by_name(key)
-        value.clear()
-        value.update(numbers)
-    elif isinstance(value, list | deque):
-        values = saved.numbers(key)
-        value.clear()
-        value.extend(values)
-    elif isinstance(value, Stateful):
-        value.load_state_dict(saved.tree(key))
-    else:
-        raise TypeError(f"StateFields cannot restore a {type(value).__name__}")
+        return partial(value.detach().copy_, saved.tensor(key, like=value))
+    if isinstance(value, np.ndarray):
+        array = saved.tensor(key, like=torch.from_numpy(value)).numpy(force=True)
+        return partial(np.copyto, value, array)
+    if isinstance(value, torch.Generator):
+        return partial(set_generator_state, value, saved.tensor(key))
+    if isinstance(value, np.random.Generator):
+        return partial(set_numpy_generator_state, value, saved.tree(key))
+    if isinstance(value, dict):
+        return partial(_refill, value, saved.numbers_by_name(key))
+    if isinstance(value, list | deque):
+        return partial(_refill, value, saved.numbers(key))
+    if isinstance(value, Stateful):
+        return partial(value.load_state_dict, saved.tree(key))
+    raise TypeError(f"StateFields cannot restore a {type(value).__name__}")
+
+
+def _refill(value: Any, content: object) -> None:
+    value.clear()
+    (value.update if isinstance(value, dict) else value.extend)(content)

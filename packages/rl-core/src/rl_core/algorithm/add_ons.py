@@ -135,16 +135,22 @@ class AddOns(nn.ModuleList):
         listed = list(add_ons) if isinstance(add_ons, Sequence) else [add_ons]
         for add_on in listed:
             _check(add_on, batch_type)
-        super().__init__(listed)
-        for add_on in listed:
             if add_on.is_taken:
                 raise ConfigError(
                     f"add_ons: this {type(add_on).__name__} belongs to an algorithm already, which "
                     "would no longer learn it; make a new one"
                 )
-            add_on.is_taken = True
+            if sum(other is add_on for other in listed) > 1:
+                raise ConfigError(f"add_ons: one {type(add_on).__name__} is there twice")
+        super().__init__(listed)
+        for add_on in listed:
             add_on.setup(actor, actor.device)
         self._learn = [any(p.requires_grad for p in a.parameters()) for a in listed]
+
+    def take(self) -> None:
+        """Keep other algorithms from taking them, once this one is built."""
+        for add_on in self._listed():
+            add_on.is_taken = True
 
     @property
     def learn(self) -> bool:

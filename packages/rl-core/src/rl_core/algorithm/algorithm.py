@@ -42,9 +42,8 @@ ConfigT = TypeVar("ConfigT")
 class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Learns from batches by minimizing a loss.
 
-    A subclass writes `loss`, `default_recipe` and, on-policy, `prepare`. It may override what
-    follows them below. Acting, gradient steps in their three forms, schedules of hyper-parameters,
-    weights and checkpoints are inherited.
+    A subclass writes `loss`, `default_recipe` and, on-policy, `prepare`, and may override what
+    follows them. Acting, gradient steps in three forms, schedules and checkpoints are inherited.
 
     Every config field typed ``Scheduled`` becomes a 0-dim tensor in ``self.hyper`` that may
     change while running without recompiling anything.
@@ -117,6 +116,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.compiled = CompiledFunctions(
             {"acting": self.acting.function, "update": self.gradients.compiled}
         )
+        self.add_ons.take()
 
     # What a subclass writes
 
@@ -382,6 +382,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Take over a `state_dict`, or raise CheckpointError where another algorithm's."""
         saved = StateReader(state, "algorithm")
         self.schedules.read(saved.tree("schedules"))  # refused before anything is taken over
+        self.gradients.read(saved.tree("gradients"))
         self.load_modules(state)
         self.schedules.load_state_dict(saved.tree("schedules"))
         self.gradients.load_state_dict(saved.tree("gradients"))

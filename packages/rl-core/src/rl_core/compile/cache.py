@@ -155,7 +155,7 @@ def _user_folder() -> Path:
     """
     own, caches = os.environ.get("RL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     if own:
-        return Path(own)
+        return Path(own).expanduser().absolute()
     return (Path(caches) if caches else Path.home() / ".cache") / "rl-toolbox"
 
 

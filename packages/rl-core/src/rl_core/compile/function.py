@@ -120,7 +120,11 @@ class CompiledFunction:
         tensors, rest = flatten(trees)
         given = [t if t.is_contiguous() else t.contiguous() for t in tensors]
         key = (static, *rest, *[(t.shape, t.dtype) for t in given])
-        graph = self._graphs.get(key)
+        try:
+            graph = self._graphs.get(key)
+        except TypeError as error:  # something among the arguments that is no tensor
+            self._fail(TypeError(f"{error}; make it a tensor, or leave it out of the batch"))
+            return None
         if graph is None:
             graph = self._meet(key, static, trees, given)
             if graph is None:

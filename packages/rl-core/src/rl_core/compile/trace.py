@@ -150,7 +150,7 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 def _tracing_on() -> Iterator[None]:
     _tracing.is_on = True
     try:
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             yield
     finally:
         _tracing.is_on = False

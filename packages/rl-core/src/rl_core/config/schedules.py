@@ -211,7 +211,8 @@ class Piecewise(Schedule):
 
     def __str__(self) -> str:
         pairs = (
-            f"{fraction:g}" if fraction in (0, 1) else repr(fraction) for fraction, _ in self.points
+            f"{fraction:g}" if fraction in (0, 1) else repr(float(fraction))
+            for fraction, _ in self.points
         )
         numbers = (repr(float(number)) for _, number in self.points)
         return f"piecewise({', '.join(map(': '.join, zip(pairs, numbers, strict=True)))})"

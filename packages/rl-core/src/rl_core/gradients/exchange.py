@@ -73,7 +73,12 @@ class Weights:
         Raises:
             ConfigError: when they belong to another one.
         """
-        try:
-            module.load_state_dict(dict(self.tensors))
-        except RuntimeError as error:
-            raise ConfigError(f"the weights do not fit: {error}") from error
+        given, own = (
+            {n: t.shape for n, t in w.items()} for w in (self.tensors, module.state_dict())
+        )
+        if misfits := [name for name in {**own, **given} if own.get(name) != given.get(name)]:
+            raise ConfigError(
+                f"the weights do not fit: of {len(own)} tensors {len(misfits)} are missing, "
+                f"unexpected or of another shape, such as '{misfits[0]}'"
+            )
+        module.load_state_dict(dict(self.tensors))

@@ -28,7 +28,8 @@ class LossOutput:
 
     Attributes:
         loss: 0-dim; the sum of all losses, each of which reaches only its own parameters.
-        metrics: 0-dim tensors by path; each is averaged over the steps that returned it.
+        metrics: 0-dim tensors by path, the same ones in all steps that move the same groups; each
+            is averaged over the steps that returned it.
         samples: per-sample results by name, each `(N,)`, such as ``td_error``; handed to the
             storage's ``after_gradients``.
         stop: 0-dim bool; where True neither this loss's groups nor the rest of the phase change.
@@ -142,6 +143,8 @@ class LossModule(nn.Module, Generic[BatchT]):
         self._loss = loss
         self._due: tuple[str, ...] | None = None
         for name, module in modules.items():
+            if name == "hyper" or hasattr(self, name):
+                raise ConfigError(f"no module can be called '{name}'; choose another name")
             self.add_module(name, module)
         self.add_module("hyper", hyper)
         self._places = parameter_places(self)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.trace import tensors_of
-from rl_core.errors import NonFiniteError
+from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.gradients.loss import Due, Noise
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
@@ -192,6 +192,7 @@ class MetricSums:
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         self.names = tuple(names)
+        self._known = frozenset(names)
         self.totals = torch.zeros(len(self.names) + 1, device=device)
 
     def add(self, metrics: Mapping[str, Tensor], counts: Tensor) -> None:
@@ -200,7 +201,16 @@ class MetricSums:
         Args:
             metrics: 0-dim, one of each name.
             counts: 0-dim bool.
+
+        Raises:
+            ConfigError: when there are other names.
         """
+        if metrics.keys() != self._known:
+            others = ", ".join(sorted(metrics.keys() ^ self._known))
+            raise ConfigError(
+                f"the loss returned the metrics {others} in some gradient steps and not in others "
+                "that move the same parameter groups; return the same ones in each"
+            )
         row = [metrics[name].detach().to(torch.float32) for name in self.names]
         row.append(torch.ones_like(self.totals[0]))
         self.totals.add_(torch.where(counts, torch.stack(row), 0.0))

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Interval
 from torch import Tensor, nn
 
-from rl_core.config import Config, Needs, NonNegative
+from rl_core.config import Config, Count, Needs, NonNegative, Positive, check_argument
 from rl_core.errors import ConfigError
 from rl_core.gradients.loss import parameters_replaced
 
@@ -43,20 +43,12 @@ class OptimizerConfig(Config):
     """
 
     name: OptimizerName = "adam"
-    eps: Annotated[NonNegative, Needs("name", "adam", "adamw", "rmsprop")] = 1e-8
+    eps: Annotated[Positive, Needs("name", "adam", "adamw", "rmsprop")] = 1e-8
     beta1: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.9
     beta2: Annotated[Decay, Needs("name", "adam", "adamw")] = 0.999
     alpha: Annotated[Decay, Needs("name", "rmsprop")] = 0.99
     momentum: Annotated[Decay, Needs("name", "rmsprop", "sgd")] = 0.0
     weight_decay: NonNegative = 0.0
-
-    def __post_init__(self) -> None:
-        Config.__post_init__(self)
-        if self.name in ("adam", "adamw") and self.eps == 0.0:
-            raise ConfigError(
-                f"eps=0 divides by zero in {self.name} where a gradient was always 0; take a small "
-                "number such as 1e-8"
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +77,9 @@ class ParameterGroup:
     every: int = 1
     after: str | None = None
 
+    def __post_init__(self) -> None:
+        check_argument(f"every of parameter group '{self.name}'", self.every, Count)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetNetwork:
@@ -104,6 +99,9 @@ class TargetNetwork:
     source: str
     tau: str
     every: int = 1
+
+    def __post_init__(self) -> None:
+        check_argument(f"every of target '{self.module}'", self.every, Count)
 
 
 class ParameterVector:
@@ -258,13 +256,9 @@ class ParameterLayout:
             for target in targets
         }
         self.buffers = [
-            (slow, fast)
+            pair
             for target in targets
-            for slow, fast in zip(
-                copies[target.module].buffers(),
-                _submodule(loss, target.source).buffers(),
-                strict=True,
-            )
+            for pair in _buffers(target, copies[target.module], _submodule(loss, target.source))
         ]
 
     def named(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -303,6 +297,16 @@ def _submodule(loss: nn.Module, name: str) -> nn.Module:
         return loss.get_submodule(name)
     except AttributeError:
         raise ConfigError(f"the loss has no module '{name}'") from None
+
+
+def _buffers(
+    target: TargetNetwork, copied: nn.Module, source: nn.Module
+) -> list[tuple[Tensor, Tensor]]:
+    """Pair the buffers of a target with those of what it follows."""
+    slow, fast = list(copied.buffers()), list(source.buffers())
+    if [buffer.shape for buffer in slow] != [buffer.shape for buffer in fast]:
+        raise ConfigError(f"target '{target.module}' must have the buffers of '{target.source}'")
+    return list(zip(slow, fast, strict=True))
 
 
 def _followers(loss: nn.Module, target: TargetNetwork) -> list[str]:

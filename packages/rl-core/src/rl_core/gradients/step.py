@@ -217,6 +217,10 @@ class GradientStep(Generic[BatchT]):
             "skipped": self.guard.num_skipped,
         }
 
+    def read(self, state: StateDict) -> None:
+        """Refuse a state that `load_state_dict` would refuse, and take nothing over."""
+        self._update.read(StateReader(state, "gradients").reader("optimizers"))
+
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
 
@@ -224,8 +228,8 @@ class GradientStep(Generic[BatchT]):
             CheckpointError: when it belongs to other groups or sizes.
         """
         saved = StateReader(state, "gradients")
-        self.count = saved.count("count")
         self._update.load(saved.reader("optimizers"))
+        self.count, self._computed = saved.count("count"), None
         self._metrics.load(saved.readers("metrics"))
         self.guard.restore(saved.number("skipped"))
 

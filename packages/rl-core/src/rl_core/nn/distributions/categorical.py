@@ -29,8 +29,8 @@ class Categorical(Distribution):
     Attributes:
         logits: shape `(*batch, n)`; after construction, forbidden entries hold a large negative
             number, so that they have probability 0 and drop out of entropy and KL.
-        mask: shape `(*batch, n)`, bool, True where an action is allowed; None allows all. A row
-            that forbids everything becomes uniform without an error.
+        mask: shape `(*batch, n)`, bool, True where an action is allowed; None allows all. What a
+            row that forbids everything becomes is not defined.
     """
 
     noise_kind: ClassVar[NoiseKind] = "gumbel"
