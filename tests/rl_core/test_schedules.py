@@ -28,7 +28,7 @@ TEXTS = [
     (Cosine(1.0, 0.1, 0.9), "cosine(1.0, 0.1, 0.9)"),
     (Piecewise(((0.0, 1.0), (0.5, 0.1))), "piecewise(0: 1.0, 0.5: 0.1)"),
     (Piecewise(((0.25, 2),)), "piecewise(0.25: 2.0)"),
-    (Piecewise(((np.float64(0.25), np.float32(2)),)), "piecewise(0.25: 2.0)"),
+    (Piecewise(((np.float64(0.25), np.float64(2)),)), "piecewise(0.25: 2.0)"),
     (STEPS, "piecewise(0: 1.0, 0.5: 0.2, 0.75: 0.2, 1: 0.0)"),
 ]
 

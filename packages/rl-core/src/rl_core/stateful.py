@@ -303,6 +303,9 @@ def _change(value: object, saved: StateReader, key: str) -> Callable[[], object]
     raise TypeError(f"StateFields cannot restore a {type(value).__name__}")
 
 
-def _refill(value: Any, content: object) -> None:
+def _refill(value: Any, content: Any) -> None:
     value.clear()
-    (value.update if isinstance(value, dict) else value.extend)(content)
+    if isinstance(value, dict):
+        value.update(content)
+    else:
+        value.extend(content)
