@@ -103,7 +103,7 @@ def defaults_table(rows: Iterable[PlanRow], records: Mapping[Key, Record]) -> st
         reached = sum(mean >= row.target for mean in means)
         lines.append(
             [
-                row.algorithm.upper(),
+                row.written,
                 f"`{row.env}`",
                 short_count(row.steps),
                 f"{row.target:g}",

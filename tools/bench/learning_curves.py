@@ -169,7 +169,7 @@ def _draw_band(axes: Axes, style: Style, made: Band) -> None:
 
 def title(row: PlanRow) -> str:
     """Return such as ``DQN on CartPole-v1, velocities hidden``."""
-    return f"{row.algorithm.upper()} on {row.env}{', ' + row.note if row.note else ''}"
+    return f"{row.written} on {row.env}{', ' + row.note if row.note else ''}"
 
 
 def file_name(row: PlanRow) -> str:

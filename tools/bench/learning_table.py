@@ -96,7 +96,7 @@ def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:
     ours, peer = summaries.get(OURS), summaries.get(PEER)
     unit = " %" if row.metric == "success" else ""
     return [
-        row.algorithm.upper(),
+        row.written,
         f"`{row.env}`{', ' + row.note if row.note else ''}",
         short_count(row.steps),
         f"`{row.train_command}`",

@@ -34,6 +34,9 @@ _PEERS = {None: SB3, "sbx": "SBX"}
 SYSTEMS = (OURS, PEER)
 """In the order in which they run."""
 
+_WRITTEN = {"droq": "DroQ", "rainbow": "Rainbow"}
+"""Algorithms whose names have small letters in tables."""
+
 METRICS = ("return", "success")
 """What a row may be judged by: the mean return, or the percentage of successful episodes."""
 
@@ -176,6 +179,11 @@ class PlanRow:
     note: str = ""
     at_most: bool = False
     preset: str | None = None
+
+    @property
+    def written(self) -> str:
+        """The algorithm's name as its paper writes it."""
+        return _WRITTEN.get(self.algorithm, self.algorithm.upper())
 
     @property
     def label(self) -> str:
