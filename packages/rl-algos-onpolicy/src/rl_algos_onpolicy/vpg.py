@@ -51,7 +51,7 @@ class PolicyGradientConfig(OnPolicyConfig):
     """
 
     policy_learning_rate: ScheduledNonNegative = 3e-3
-    value_learning_rate: ScheduledNonNegative | None = 3e-3
+    value_learning_rate: ScheduledNonNegative | None = 1e-2
     gae_lambda: GaeLambda = 1.0
 
 
@@ -113,7 +113,7 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
                     f"policy and value function share {', '.join(shared)}, so "
                     f"{' and '.join(_RATES)} must be equal, got {rates[0]} and {rates[1]}"
                 )
-            (value_rate,) = given  # the one that was given is both
+            value_rate = given[0] if given else "policy_learning_rate"  # it is both
             policy = replace(policy, learning_rate=value_rate)
         value = ParameterGroup(
             name="value",
