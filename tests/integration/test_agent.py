@@ -1,5 +1,6 @@
 """Agents: made by name, composed by hand, saved, loaded, and asked for actions."""
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ from rl_storages import ReplayBuffer, RolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
-from rl_train import Agent, Trainer, evaluate_policy
+from rl_train import Agent, Callback, Trainer, evaluate_policy
 from rl_train.builder import Sections, build, compose, resolve_device
 from rl_train.builder.recipes import _Given
 from rl_train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
@@ -295,12 +296,63 @@ def test_training_twice_from_one_seed_gives_identical_weights() -> None:
     assert torch.equal(weights[0], weights[1])
 
 
-@pytest.mark.parametrize("observation", [[0.1, 0.2, 0.3, 0.4], np.full(4, 0.1), torch.zeros(4)])
+@pytest.mark.parametrize(
+    "observation",
+    [
+        [0.1, 0.2, 0.3, 0.4],
+        np.full(4, 0.1),
+        torch.zeros(4),
+        np.arange(4.0)[::-1],
+        np.arange(4.0).astype(">f4"),
+        np.broadcast_to(np.float32(0.1), 4),
+    ],
+)
+@pytest.mark.filterwarnings("error")
 def test_predict_takes_lists_arrays_and_tensors(observation: object) -> None:
     action, state = small_agent().predict(observation)
     assert action.shape == ()
     assert action in (0, 1)
     assert state == {}
+
+
+def test_an_agent_says_how_far_it_has_trained_and_can_be_stopped(tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            agent.stop()
+
+    agent = small_agent()
+    assert agent.total_steps == 0
+    agent.stop()  # nothing to stop
+    result = agent.train(total_steps=10_000, callbacks=[Stop()], run_dir=tmp_path / "run")
+    assert result.stopped
+    assert 0 < agent.total_steps == result.total_steps < 10_000
+    loaded = rl_train.load(tmp_path / "run")
+    assert loaded.total_steps == agent.total_steps
+    assert loaded.train(agent.total_steps + 64).total_steps == loaded.total_steps
+
+
+def test_an_allocated_storage_is_not_copied() -> None:
+    agent = small_agent()
+    assert copy.deepcopy(agent.parts.storage).spec is None
+    agent.train(total_steps=64)
+    with pytest.raises(ConfigError, match=r"RolloutStorage that is allocated .* save it"):
+        copy.deepcopy(agent)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options: dict[str, Any] = {"seed": np.int64(3), "num_envs": np.int32(2)}
+    agent = rl_train.make("ppo", "CartPole-v1", learning_rate=np.float32(0.5), **options)
+    assert agent.recipe.seed == 3
+    assert agent.recipe.algorithm.kwargs["learning_rate"] == 0.5
+    length = cast("int", np.int64(512))
+    assert agent.train(length, progress=False).total_steps == 512
+    assert agent.evaluate(cast("int", np.int64(2))).num_episodes == 2
+    rate = cast("float", np.float32(0.25))
+    agent.algorithm.update_algorithm_parameter("learning_rate", rate)
+    assert agent.algorithm.hyper["learning_rate"].item() == 0.25
+    config = PPOConfig(learning_rate=rate)
+    assert type(config.learning_rate) is float
+    assert RolloutStorage(num_steps=cast("int", np.int64(64))).num_steps == 64
 
 
 def test_predict_answers_a_batch_row_by_row() -> None:
@@ -324,6 +376,7 @@ def test_predict_refuses_another_shape() -> None:
         ((np.zeros(4), {}), "of what reset returns, give the first part"),
         ([0.0, np.nan, 0.0, 0.0], "NaN or infinity"),
         (torch.full((2, 4), np.inf), "NaN or infinity"),
+        ({"obs": np.zeros(4)}, "is a mapping; expected an array of Box"),
     ],
 )
 def test_predict_refuses_what_is_no_number(observation: object, message: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from rl_algos_onpolicy import A2C, A2CConfig, OnPolicyActor, OnPolicyActorConfig
+from rl_algos_onpolicy import A2C, VPG, A2CConfig, OnPolicyActor, OnPolicyActorConfig
 from rl_algos_onpolicy.vpg import policy_gradient_loss
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
@@ -144,6 +144,8 @@ def test_a_shared_torso_has_one_rate() -> None:
     for only in ("policy_learning_rate", "value_learning_rate"):
         given = A2C(actor, A2CConfig(**{only: 1e-3}))  # type: ignore[arg-type]  # by name
         assert {group.learning_rate for group in given.parameter_groups()} == {only}
+    usual = VPG(actor)  # whose rates differ where nothing is shared
+    assert {group.learning_rate for group in usual.parameter_groups()} == {"policy_learning_rate"}
     algorithm = A2C(actor, A2CConfig(policy_learning_rate=1e-3, value_learning_rate=1e-3))
     for name, rate in (("value_learning_rate", 0.5), ("policy_learning_rate", 0.25)):
         algorithm.update_algorithm_parameter(name, rate)

@@ -177,5 +177,5 @@ def test_a_shared_torso_has_one_rate() -> None:
         VECTOR, spaces.Discrete(2), OnPolicyActorConfig(shared_policy_value_network=True)
     )
     with pytest.raises(ConfigError, match="must be equal"):
-        VPG(actor, VPGConfig(policy_learning_rate=2e-3, value_learning_rate=1e-2))
+        VPG(actor, VPGConfig(policy_learning_rate=2e-3, value_learning_rate=5e-3))
     VPG(actor, VPGConfig(optimizer=OptimizerConfig(name="sgd")))

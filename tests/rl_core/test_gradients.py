@@ -565,8 +565,6 @@ def test_a_state_of_another_optimizer_is_refused() -> None:
     sgd = _step({"a": second}, _linear(second), [_group("a")])
     for saved, other in ((adam, sgd), (sgd, adam)):
         with pytest.raises(CheckpointError):
-            other.read(saved.state_dict())
-        with pytest.raises(CheckpointError):
             other.load_state_dict(saved.state_dict())
 
 

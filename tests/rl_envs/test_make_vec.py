@@ -653,7 +653,7 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         ("timeout_s", "x", "timeout_s='x'; expected a positive number"),
         ("max_restarts", 1.5, "max_restarts"),
         ("max_restarts", -1, "max_restarts"),
-        ("timeout_s", float("nan"), "timeout_s.*nan; expected a finite number"),
+        ("timeout_s", float("nan"), "timeout_s=nan; expected a positive number"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(name: str, value: object, message: str) -> None:
@@ -896,3 +896,21 @@ def test_a_registered_function_is_found_by_its_name(monkeypatch: pytest.MonkeyPa
     with make_vec("cues", 2) as envs, make_gym_vec("cues", 3) as more:
         assert (envs.num_envs, more.num_envs) == (2, 3)
         assert envs.single_action_space == MemoryCueEnv().action_space
+
+
+def test_a_daemonic_process_steps_its_environments_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Daemon:
+        daemon = True
+
+    class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.002)
+            return super().step(action)
+
+    monkeypatch.setattr(multiprocessing, "current_process", Daemon)
+    with make_vec(lambda: Slow(gymnasium.make("CartPole-v1")), 4) as envs:
+        assert isinstance(envs, SyncVecEnv)
+    with pytest.raises(ConfigError, match=r"a daemonic process.*use 'sync' there"):
+        make_vec("CartPole-v1", 2, vectorization="async")

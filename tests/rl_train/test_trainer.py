@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -175,6 +176,28 @@ def test_a_run_ends_with_the_rollout_that_reaches_its_steps() -> None:
     assert result.wall_seconds > 0.0
     assert result.steps_per_second == pytest.approx(3 * ROWS / result.wall_seconds)
     assert result.evaluation is None
+
+
+def test_numbers_of_a_callback_are_logged(tmp_path: Path) -> None:
+    class Own(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            trainer.record({"own/updates": np.float32(trainer.updates)})
+
+    _trainer(tmp_path, callbacks=(Own(),), config=TrainerConfig(log_every=2 * ROWS)).train(4 * ROWS)
+    lines = list(read_metrics(tmp_path / "metrics.jsonl"))
+    assert [line["own/updates"] for line in lines] == [1.5, 3.5]
+
+
+def test_a_run_stays_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Move(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            os.chdir(tmp_path / "elsewhere")
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    _trainer(Path("run"), callbacks=(Move(),)).train(4 * ROWS)
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_learning_offline_has_no_number_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:

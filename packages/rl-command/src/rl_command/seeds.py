@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -123,7 +124,8 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
         print(f"rl: to continue: the same command with --run-dir {group}", file=sys.stderr)
     else:
         following = command_on("eval", group, arguments.imports)
-        print(f"runs        {group}\nnext        {following}\n            rl plot {group}")
+        plot = f"rl plot {shlex.quote(str(group))}"
+        print(f"runs        {group}\nnext        {following}\n            {plot}")
     return status
 
 

@@ -1,5 +1,6 @@
 """Vector environments from an id, a function or an object of the user's own."""
 
+import multiprocessing
 import os
 import statistics
 import time
@@ -223,6 +224,11 @@ def make_vec(
         pool = make_envpool(env, num_envs, env_kwargs or {}, seed, atari)
         return GymVecEnv(pool, seed=seed, check=check, component=component)
     if vectorization == "async":
+        if multiprocessing.current_process().daemon:
+            raise ConfigError(
+                "vectorization='async' starts processes, which a daemonic process, such as one of "
+                "multiprocessing.Pool, may not; use 'sync' there"
+            )
         return ProcessVecEnv(
             maker.numbered(num_envs),
             num_workers=num_workers,
@@ -249,7 +255,7 @@ def _fastest(
         return "native", None
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    if num_envs == 1 or cores == 1:
+    if num_envs == 1 or cores == 1 or multiprocessing.current_process().daemon:
         return "sync", None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the environments that are stepped give the same notices

@@ -30,6 +30,8 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
     spaces = leaf_spaces(actor.observation_space)
     arrays = flat if isinstance(flat, Mapping) else {"observation": flat}
     leaves = spaces if isinstance(spaces, Mapping) else {"observation": spaces}
+    if isinstance(flat, Mapping) and not isinstance(spaces, Mapping):
+        raise DataError(f"the observation is a mapping; expected an array of {spaces}")
     tensors, batched = {}, set()
     for key, leaf in leaves.items():
         array, is_batch = _checked(key, arrays[key], leaf)
@@ -109,4 +111,6 @@ def _checked(name: str, value: object, space: Space) -> tuple[Array, bool]:
     problem = category_problem(name, space, array)
     if problem is not None:
         raise DataError(problem)
-    return array, array.shape != shape
+    # Torch takes neither a view from back to front nor another order of bytes.
+    native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+    return native, array.shape != shape

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import LENGTHS, Count, Recipe, check_argument
+from rl_core.config import LENGTHS, Count, Recipe, as_python, check_argument
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
@@ -202,6 +202,7 @@ class Agent:
             ConfigError: when the run's environments are Python objects and none are given here, or
                 ``num_episodes`` is not a whole number of at least 1.
         """
+        num_episodes = as_python(num_episodes)
         if not isinstance(num_episodes, int):
             raise ConfigError(
                 f"num_episodes is an object of type {type(num_episodes).__name__}; expected a "
@@ -224,6 +225,18 @@ class Agent:
                 deterministic=deterministic,
                 max_episode_steps=self.parts.trainer_config.max_test_steps,
             )
+
+    @property
+    def total_steps(self) -> int:
+        """Environment transitions of the run so far; totals of `train` include them."""
+        if self._trainer is not None:
+            return self._trainer.total_steps
+        return 0 if self._checkpoint is None else self._checkpoint.step
+
+    def stop(self) -> None:
+        """End the `train` that is going on, from any thread; see `Trainer.stop`."""
+        if self._trainer is not None:
+            self._trainer.stop()
 
     def save(self, directory: str | Path) -> Path:
         """Write the recipe and the state, for `load`.
@@ -281,7 +294,11 @@ class Agent:
 
         def __getattr__(self, name: str) -> object:
             """Point to the method that another library calls by this name."""
-            ours = {"learn": "train(total_steps=...)", "set_env": "load(directory, env=...)"}
+            ours = {
+                "learn": "train(total_steps=...)",
+                "num_timesteps": "total_steps",
+                "set_env": "load(directory, env=...)",
+            }
             hint = f"; use {ours[name]}" if name in ours else ""
             raise AttributeError(f"Agent has no '{name}'{hint}", name=name, obj=self)
 

@@ -382,7 +382,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Take over a `state_dict`, or raise CheckpointError where another algorithm's."""
         saved = StateReader(state, "algorithm")
         self.schedules.read(saved.tree("schedules"))  # refused before anything is taken over
-        self.gradients.read(saved.tree("gradients"))
+        self.gradients.read(saved.tree("gradients"), saved.reader("modules"))
         self.load_modules(state)
         self.schedules.load_state_dict(saved.tree("schedules"))
         self.gradients.load_state_dict(saved.tree("gradients"))

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import torch
 
-from rl_core.config import Config, Schedule, as_schedule, parse_schedule
+from rl_core.config import Config, Schedule, as_python, as_schedule, parse_schedule
 from rl_core.config import Scheduled as Scheduled
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import HyperParameters
@@ -64,7 +64,7 @@ class Schedules(Mapping[str, Schedule]):
             schedule = as_schedule(value)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
-        self._check(name, value)
+        self._check(name, as_python(value))
         self._schedules[name] = schedule
         self.current[name].fill_(schedule.value(self._progress))
 

@@ -34,6 +34,7 @@ from rl_core.config.schedules import Linear as Linear
 from rl_core.config.schedules import Piecewise as Piecewise
 from rl_core.config.schedules import Schedule as Schedule
 from rl_core.config.schedules import Scheduled as Scheduled
+from rl_core.config.schedules import as_python as as_python
 from rl_core.config.schedules import as_schedule as as_schedule
 from rl_core.config.schedules import parse_schedule as parse_schedule
 from rl_core.config.validation import Config as Config

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import get_args
 
-import numpy as np
-
 from rl_core.config._checks import MAX_DEPTH, at, finite, join, text_key
 from rl_core.config._types import (
     NONE_TEXT,
@@ -16,7 +14,7 @@ from rl_core.config._types import (
     is_json,
     reduced,
 )
-from rl_core.config.schedules import Schedule
+from rl_core.config.schedules import Schedule, as_python
 from rl_core.errors import ConfigError
 
 
@@ -41,8 +39,7 @@ def encode(value: object) -> Json:
 def _encode(value: object, path: str, depth: int) -> Json:
     if depth > MAX_DEPTH:
         raise ConfigError(f"{at(path)}nested deeper than {MAX_DEPTH} levels; flatten it")
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = as_python(value)
     if value is None:
         return NONE_TEXT
     if isinstance(value, bool):

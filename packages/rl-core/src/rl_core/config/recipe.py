@@ -15,6 +15,7 @@ from rl_core.config.layout import (
     check_values,
     plain_table,
 )
+from rl_core.config.schedules import as_python
 from rl_core.errors import ConfigError
 
 
@@ -52,6 +53,7 @@ class Recipe:
             spec = getattr(self, kind)
             if not isinstance(spec, ComponentSpec) or spec.kind != kind:
                 raise ConfigError(f"{kind}: got {spec!r}; expected ComponentSpec({kind!r}, ...)")
+        object.__setattr__(self, "seed", as_python(self.seed))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed: got {self.seed!r}; expected an integer of at least 0")
         if not isinstance(self.device, str) or not self.device:

@@ -12,7 +12,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeVar, cast, final
+
+import numpy as np
 
 from rl_core.errors import ConfigError, nearest
 
@@ -248,12 +250,21 @@ def parse_schedule(text: str) -> Schedule:
     return make(*(_number(item, text) for item in items))
 
 
+ValueT = TypeVar("ValueT")
+
+
+def as_python(value: ValueT) -> ValueT:
+    """Return a number of NumPy's as one of Python's, and anything else as it is."""
+    return cast("ValueT", value.item()) if isinstance(value, np.generic) else value
+
+
 def as_schedule(value: float | Schedule) -> Schedule:
     """Return a schedule as it is, and a number as a constant one.
 
     Raises:
         ConfigError: when it is neither.
     """
+    value = as_python(value)
     if isinstance(value, Schedule):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):

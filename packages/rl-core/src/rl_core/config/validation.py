@@ -12,10 +12,11 @@ from functools import cache, partial, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin
 
+import numpy as np
 from annotated_types import Ge, Gt, Interval
 
 from rl_core.config._types import fields_of, is_union, resolved_hints
-from rl_core.config.schedules import Piecewise, Schedule, Scheduled
+from rl_core.config.schedules import Piecewise, Schedule, Scheduled, as_python
 from rl_core.errors import ConfigError, nearest
 
 P = ParamSpec("P")
@@ -89,6 +90,10 @@ class Config:
     __slots__ = ()
 
     def __post_init__(self) -> None:
+        owner: Callable[..., object] = type(self)
+        for name in _declared(owner):
+            if isinstance(value := getattr(self, name), np.generic):
+                object.__setattr__(self, name, as_python(value))
         _check(type(self), partial(getattr, self), "")
 
     def check_field(self, name: str, value: object) -> None:
@@ -130,8 +135,9 @@ def checked_arguments(section: str) -> Callable[[Callable[P, T]], Callable[P, T]
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
+            bound.arguments = {name: as_python(value) for name, value in bound.arguments.items()}
             _check(function, bound.arguments.__getitem__, section and f"{section}.")
-            return function(*args, **kwargs)
+            return function(*bound.args, **bound.kwargs)
 
         return checked
 

@@ -217,8 +217,9 @@ class GradientStep(Generic[BatchT]):
             "skipped": self.guard.num_skipped,
         }
 
-    def read(self, state: StateDict) -> None:
-        """Refuse a state that `load_state_dict` would refuse, and take nothing over."""
+    def read(self, state: StateDict, modules: StateReader) -> None:
+        """Refuse a state, or that of the loss's modules, of another algorithm; change nothing."""
+        self._loss.read(modules)
         self._update.read(StateReader(state, "gradients").reader("optimizers"))
 
     def load_state_dict(self, state: StateDict) -> None:

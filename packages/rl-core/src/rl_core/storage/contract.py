@@ -113,6 +113,20 @@ class Storage(StateFields, ABC, Generic[BatchT]):
         self.check_allocated()
         super().load_state_dict(state)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a copy or a pickle takes over.
+
+        Raises:
+            ConfigError: when it is allocated: its parts look at the same memory in several ways,
+                and in a copy they would look at different memory.
+        """
+        if self.spec is not None:
+            raise ConfigError(
+                f"a {type(self).__name__} that is allocated can be neither copied nor pickled; "
+                "save it, or the agent that it belongs to, and load that into a new one"
+            )
+        return self.__dict__
+
     def check_allocated(self) -> StorageSpec:
         """Return what `allocate` was given last.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor, HasActor, distribution_class, evaluation_mode
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.config import Count, check_argument
+from rl_core.config import Count, as_python, check_argument
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -161,6 +161,7 @@ def evaluate_policy(
         SpaceError: when the actor was built for other spaces than the environments have.
         DataError: when an action mask forbids every action.
     """
+    num_episodes = as_python(num_episodes)
     check_argument("num_episodes", num_episodes, Count)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):

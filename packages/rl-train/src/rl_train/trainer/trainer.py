@@ -1,7 +1,7 @@
 """The trainer: all parts of a run together, and how a run is saved and resumed."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -110,7 +110,7 @@ class Trainer:
         self.callbacks = (*build_callbacks(config.callbacks), *own_callbacks)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
-        self.directory = None if run_dir is None else RunDirectory(Path(run_dir))
+        self.directory = None if run_dir is None else RunDirectory(Path(run_dir).absolute())
         self.recipe = recipe or describe(envs, algorithm, storage, config, self.seed)
         self.recipe = replace(self.recipe, trainer=as_table(config))
         self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
@@ -254,6 +254,13 @@ class Trainer:
             for logger in record:
                 logger.close()
             raise
+
+    def record(self, metrics: Mapping[str, float]) -> None:
+        """Add numbers of your own to the next line of the log, such as in a callback.
+
+        Each is averaged over the calls since the last line.
+        """
+        self.state.means.add({name: float(value) for name, value in metrics.items()})
 
     def stop(self) -> None:
         """End the session soon, with a checkpoint and a summary.
