@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -181,7 +180,7 @@ def test_a_run_ends_with_the_rollout_that_reaches_its_steps() -> None:
 def test_numbers_of_a_callback_are_logged(tmp_path: Path) -> None:
     class Own(Callback):
         def on_update_end(self, trainer: Trainer) -> None:
-            trainer.record({"own/updates": np.float32(trainer.updates)})
+            trainer.record({"own/updates": float(trainer.updates)})
 
     _trainer(tmp_path, callbacks=(Own(),), config=TrainerConfig(log_every=2 * ROWS)).train(4 * ROWS)
     lines = list(read_metrics(tmp_path / "metrics.jsonl"))

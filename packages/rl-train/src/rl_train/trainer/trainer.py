@@ -75,6 +75,7 @@ class Trainer:
     Attributes:
         state: what the run knows of itself.
         evaluator: evaluates on the test environments.
+        run_dir: where logs, checkpoints and the summary go, as it was given.
         directory: what the run leaves on disk; None without a ``run_dir``.
         num_sessions: calls of `train` so far.
 
@@ -110,6 +111,7 @@ class Trainer:
         self.callbacks = (*build_callbacks(config.callbacks), *own_callbacks)
         self.state = RunState(secrets.randbits(31) if seed is None else seed)
         self.num_sessions = 0
+        self.run_dir = None if run_dir is None else Path(run_dir)
         self.directory = None if run_dir is None else RunDirectory(Path(run_dir).absolute())
         self.recipe = recipe or describe(envs, algorithm, storage, config, self.seed)
         self.recipe = replace(self.recipe, trainer=as_table(config))
@@ -150,11 +152,6 @@ class Trainer:
             "episodes": self.collector.total_episodes,
             "updates": self.updates,
         }
-
-    @property
-    def run_dir(self) -> Path | None:
-        """Where logs, checkpoints and the summary go."""
-        return None if self.directory is None else self.directory.path
 
     @property
     def resume_grade(self) -> ResumeGrade:
@@ -249,7 +246,8 @@ class Trainer:
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
         record = [] if self.directory is None else [self.directory.open(self.recipe, logged)]
         try:
-            return [*record, *open_loggers(self._logger_specs, self.run_dir, logged)]
+            path = None if self.directory is None else self.directory.path
+            return [*record, *open_loggers(self._logger_specs, path, logged)]
         except BaseException:
             for logger in record:
                 logger.close()
