@@ -31,11 +31,12 @@ from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import Count, ScheduledNonNegative
+from rl_core.config import Count, Linear, ScheduledNonNegative
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
 
 _RATES = ("policy_learning_rate", "value_learning_rate")
+_FALLING_RATE = Linear(3e-3, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +181,7 @@ class VPGConfig(PolicyGradientConfig):
     more discount.
 
     Attributes:
+        policy_learning_rate: learning rate of the policy.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
@@ -188,6 +190,7 @@ class VPGConfig(PolicyGradientConfig):
         ConfigError: when a value is out of range or two contradict each other.
     """
 
+    policy_learning_rate: ScheduledNonNegative = _FALLING_RATE
     normalize_advantage: bool = True
     num_epochs: Count = 1
     num_minibatches: Count = 1
