@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError
-from rl_core.nn.mlp import EnsembleLinear, EnsembleMLP
+from rl_core.nn.mlp import EnsembleLinear, EnsembleMLP, draw_dropout_noise
 
 
 def test_each_member_is_a_network_of_its_own() -> None:
@@ -107,6 +107,23 @@ def _sizes_of_one_layer(ensemble: EnsembleMLP) -> tuple[Tensor, Tensor]:
     for bias in ensemble.biases:
         bias.data.zero_()
     return torch.tensor([[1.0, 3.0]]), torch.tensor([[[0.1, 0.3]]])
+
+
+def test_the_noise_of_dropout_is_uniform_over_all_multiples_of_its_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = draw_dropout_noise((300, 2, 1001), generator) * 2.0**16
+    assert torch.equal(drawn, drawn.round())
+    assert (drawn.min(), drawn.max()) == (0.0, 2.0**16 - 1.0)
+    counts = torch.histc(drawn, 16, 0.0, 2.0**16)
+    assert (counts / drawn.numel() * 16.0 - 1.0).abs().max() < 0.02
+    for k in range(4):  # the four of one random number alike, and apart from each other
+        quarter = drawn.flatten()[k::4]
+        assert quarter.mean().item() == pytest.approx(2.0**15, rel=0.01)
+    pairs = torch.stack([drawn.flatten()[0:600_000:4], drawn.flatten()[1:600_000:4]])
+    assert torch.corrcoef(pairs)[0, 1].abs() < 0.01
+    assert draw_dropout_noise((3,), generator).shape == (3,)
+    again = draw_dropout_noise((300, 2, 1001), torch.Generator().manual_seed(0)) * 2.0**16
+    assert torch.equal(again, drawn)
 
 
 def test_dropout_by_hand() -> None:

@@ -20,7 +20,7 @@ from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import HyperParameters, masked_mean
-from rl_core.nn.mlp import EnsembleMLP, Members
+from rl_core.nn.mlp import EnsembleMLP, Members, draw_dropout_noise
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.nn.torso import NormalizingEncoder, feature_size, normalizes
 from rl_core.returns import n_step_target
@@ -182,7 +182,7 @@ class Critics(nn.Module):
         shape = (*batch_shape, self.num_critics, self.noise_size)
         if isinstance(self.head, NoisyEnsembleMLP):
             return draw_weight_noise(shape, generator)
-        return torch.rand(shape, generator=generator, device=generator.device)
+        return draw_dropout_noise(shape, generator)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoders' running statistics, where they have any."""

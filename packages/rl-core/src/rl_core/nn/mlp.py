@@ -271,3 +271,14 @@ class EnsembleMLP(nn.Module):
         by_member = noise.reshape(-1, num_members, self.noise_size).transpose(0, 1)
         kept = (by_member >= self._dropout) / (1.0 - self._dropout)
         return torch.split(kept, self._drops, -1)
+
+
+def draw_dropout_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw the noise of `EnsembleMLP`: uniform multiples of 2^-16 in [0, 1).
+
+    Each random number of 64 bits gives four of them, which takes a third of the time of one each.
+    """
+    count = math.prod(shape)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
+    quarters = bits.random_(-(2**63), None, generator=generator).view(torch.int16)[:count]
+    return quarters.view(shape).to(torch.float32).mul_(2.0**-16).add_(0.5)
