@@ -158,7 +158,7 @@ def test_an_add_on_belongs_to_one_algorithm() -> None:
         with pytest.raises(ConfigError, match="this RewardPredictor belongs to an algorithm alr"):
             PPO(_on_policy(), add_ons=again)
     twice = RewardPredictor()
-    with pytest.raises(ConfigError, match="make a new one"):
+    with pytest.raises(ConfigError, match="one RewardPredictor is there twice; make a new one"):
         PPO(_on_policy(), add_ons=[twice, twice])
 
 

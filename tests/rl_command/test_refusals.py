@@ -152,7 +152,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("ppo CartPole-v1 --algorithm.learning-rate -inf", ["--algorithm.learning-rate", "-inf"]),
         (
             "ppo CartPole-v1 --algorithm.optimizer.eps -1",
-            ["error: --algorithm.optimizer.eps must be a finite number of at least 0, got -1"],
+            ["error: --algorithm.optimizer.eps must be a finite number above 0, got -1"],
         ),
         (
             "ppo CartPole-v1 --algorithm.max-grad-norm -1",

@@ -141,7 +141,9 @@ class AddOns(nn.ModuleList):
                     "would no longer learn it; make a new one"
                 )
             if sum(other is add_on for other in listed) > 1:
-                raise ConfigError(f"add_ons: one {type(add_on).__name__} is there twice")
+                raise ConfigError(
+                    f"add_ons: one {type(add_on).__name__} is there twice; make a new one for each"
+                )
         super().__init__(listed)
         for add_on in listed:
             add_on.setup(actor, actor.device)
