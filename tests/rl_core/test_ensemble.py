@@ -113,7 +113,7 @@ def test_the_noise_of_dropout_is_uniform_over_all_multiples_of_its_step() -> Non
     generator = torch.Generator().manual_seed(0)
     drawn = draw_dropout_noise((300, 2, 1001), generator) * 2.0**16
     assert torch.equal(drawn, drawn.round())
-    assert (drawn.min(), drawn.max()) == (0.0, 2.0**16 - 1.0)
+    assert (drawn.min().item(), drawn.max().item()) == (0.0, 2.0**16 - 1.0)
     counts = torch.histc(drawn, 16, 0.0, 2.0**16)
     assert (counts / drawn.numel() * 16.0 - 1.0).abs().max() < 0.02
     for k in range(4):  # the four of one random number alike, and apart from each other
