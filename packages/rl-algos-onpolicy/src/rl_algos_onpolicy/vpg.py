@@ -51,7 +51,7 @@ class PolicyGradientConfig(OnPolicyConfig):
             advantages are the returns, and an episode counts no further than the rollout goes.
     """
 
-    policy_learning_rate: ScheduledNonNegative = 3e-3
+    policy_learning_rate: ScheduledNonNegative = _FALLING_RATE
     value_learning_rate: ScheduledNonNegative | None = 1e-2
     gae_lambda: GaeLambda = 1.0
 
@@ -181,7 +181,6 @@ class VPGConfig(PolicyGradientConfig):
     more discount.
 
     Attributes:
-        policy_learning_rate: learning rate of the policy.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
@@ -190,7 +189,6 @@ class VPGConfig(PolicyGradientConfig):
         ConfigError: when a value is out of range or two contradict each other.
     """
 
-    policy_learning_rate: ScheduledNonNegative = _FALLING_RATE
     normalize_advantage: bool = True
     num_epochs: Count = 1
     num_minibatches: Count = 1

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import re
-import shlex
 import signal
 import sys
 import traceback
@@ -124,7 +123,7 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
         print(f"rl: to continue: the same command with --run-dir {group}", file=sys.stderr)
     else:
         following = command_on("eval", group, arguments.imports)
-        plot = f"rl plot {shlex.quote(str(group))}"
+        plot = command_on("plot", group, ())
         print(f"runs        {group}\nnext        {following}\n            {plot}")
     return status
 

@@ -11,12 +11,11 @@ from importlib.util import find_spec as find_module
 from typing import Any, TypeAlias
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.registration import get_env_id, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from rl_core.config import ComponentSpec
+from rl_core.config import ComponentSpec, as_python
 from rl_core.env import VecEnv
 from rl_core.errors import (
     ConfigError,
@@ -266,6 +265,7 @@ def checked_num_envs(num_envs: int) -> int:
     Raises:
         ConfigError: if it is not a whole number, or less than one.
     """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+    num_envs = as_python(num_envs)
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs={num_envs!r}; expected a whole number of at least 1")
-    return int(num_envs)
+    return num_envs

@@ -330,11 +330,10 @@ def make_gym_vec(
         SpaceError: if its observation space is not supported.
     """
     source = registered_env(env)
-    vectorization: Vectorization = "auto"
-    if not is_vector_class(source):
+    vectorization: Vectorization = "auto" if is_vector_class(source) else "sync"
+    if vectorization == "sync" and checked_num_envs(num_envs) >= _MANY:
         maker = EnvMaker(cast("str | EnvFunction", source), env_kwargs, testing=testing)
-        is_native = checked_num_envs(num_envs) >= _MANY and maker.has_native_vector
-        vectorization = "native" if is_native else "sync"
+        vectorization = "native" if maker.has_native_vector else "sync"
     return make_vec(
         env,
         num_envs,

@@ -12,7 +12,6 @@ from functools import cache, partial, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin
 
-import numpy as np
 from annotated_types import Ge, Gt, Interval
 
 from rl_core.config._types import fields_of, is_union, resolved_hints
@@ -92,9 +91,8 @@ class Config:
     def __post_init__(self) -> None:
         owner: Callable[..., object] = type(self)
         for name in _declared(owner):
-            if isinstance(value := getattr(self, name), np.generic):
-                object.__setattr__(self, name, as_python(value))
-        _check(type(self), partial(getattr, self), "")
+            object.__setattr__(self, name, as_python(getattr(self, name)))
+        _check(owner, partial(getattr, self), "")
 
     def check_field(self, name: str, value: object) -> None:
         """Check another value of a field by its annotation alone.

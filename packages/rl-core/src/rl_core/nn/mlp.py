@@ -276,7 +276,7 @@ class EnsembleMLP(nn.Module):
 def draw_dropout_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draw the noise of `EnsembleMLP`: uniform multiples of 2^-16 in [0, 1).
 
-    Each random number of 64 bits gives four of them, which takes a third of the time of one each.
+    Each random number of 64 bits gives four, which takes less than half the time of one each.
     """
     count = math.prod(shape)
     bits = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)

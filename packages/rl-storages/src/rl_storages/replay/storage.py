@@ -207,7 +207,6 @@ class ReplayStorage(HasTrajectories[ReplayBatch], HasSlices[ReplayBatch]):
 
     def set_live_parameter(self, name: str, value: float) -> None:
         """Set one of `live_parameters`."""
-        self.check_allocated()
         self._sampler.set_live_parameter(name, value)
 
     def metrics(self) -> Mapping[str, float]:
