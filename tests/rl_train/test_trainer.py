@@ -1305,6 +1305,29 @@ def test_a_live_change_survives_a_resume(tmp_path: Path) -> None:
     assert rate == pytest.approx(0.2)  # of the fourth update, after three quarters of the run
 
 
+def test_options_that_change_are_logged() -> None:
+    class ChangesGamma(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            if trainer.total_steps == 2 * ROWS:
+                trainer.algorithm.update_algorithm_parameter("gamma", 0.25)
+
+    recorder = Recorder()
+    trainer = _trainer(
+        config=TrainerConfig(log_every=1),
+        algorithm=ToyConfig(learning_rate=Linear(0.4, 0.0)),
+        callbacks=(ChangesGamma(),),
+        loggers=(recorder,),
+    )
+    trainer.train(total_updates=4, progress=False)
+    logged = [
+        {name: value for name, value in metrics.items() if name.startswith("algorithm/")}
+        for _, metrics in recorder.lines
+    ]
+    rates = [{"algorithm/learning_rate": pytest.approx(rate)} for rate in (0.4, 0.3, 0.2, 0.1)]
+    assert logged[0] == rates[0]
+    assert logged[1:] == [{**rate, "algorithm/gamma": 0.25} for rate in rates[1:]]
+
+
 @pytest.mark.parametrize(
     "counts", [{"total_steps": 4 * ROWS}, {"total_updates": 4}, {"total_episodes": 6}]
 )

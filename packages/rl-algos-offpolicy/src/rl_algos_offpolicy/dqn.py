@@ -207,8 +207,6 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             error, absolute = critics.returns.errors(outputs, target)
             metrics |= critics.returns.metrics(target, batch.mask)
         metrics["loss/critic"] = loss = weighted_mean(error.sum(0), batch)  # Eq. (3)
-        if not self.actor.config.noisy:
-            metrics["policy/epsilon"] = self.hyper["epsilon"]
         return LossOutput(loss, metrics, {"td_error": absolute.mean(0)})
 
     @torch.no_grad()

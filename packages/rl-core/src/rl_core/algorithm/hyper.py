@@ -52,6 +52,15 @@ class Schedules(Mapping[str, Schedule]):
             if not schedule.is_constant:
                 self.current[name].fill_(schedule.value(progress))
 
+    def metrics(self) -> Mapping[str, float]:
+        """Return the current values, by field, of those that follow a schedule or were changed."""
+        given = schedules_of(self._config)
+        return {
+            name: schedule.value(self._progress)
+            for name, schedule in self._schedules.items()
+            if not schedule.is_constant or schedule != given[name]
+        }
+
     def change(self, name: str, value: float | Schedule) -> None:
         """Replace a schedule; the new one is one of the whole run.
 

@@ -294,6 +294,7 @@ class Loop:
             **self._state.recent.metrics(),
             "train/episodes": float(trainer.collector.total_episodes),
             "train/updates": float(self._state.updates),
+            **{f"algorithm/{name}": v for name, v in self._algorithm.schedules.metrics().items()},
             **{f"storage/{name}": value for name, value in self._storage.metrics().items()},
             **self._state.means.read(),
             **self._algorithm.read_metrics(),
