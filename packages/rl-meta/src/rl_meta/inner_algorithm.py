@@ -84,7 +84,7 @@ class SchedulesWithInner(Schedules):
         self.is_held = False
         self._inner = {name: inner for name in inner if name not in {*self, *unused}}
         for name in self._inner:
-            self._schedules[name] = inner[name]
+            self._given[name] = self._schedules[name] = inner[name]
             self.current.register_buffer(name, inner.current[name])
 
     def set_progress(self, progress: float) -> None:

@@ -27,7 +27,8 @@ class Schedules(Mapping[str, Schedule]):
 
     def __init__(self, config: object, device: torch.device) -> None:
         self._config = config
-        self._schedules = schedules_of(config)
+        self._given = schedules_of(config)
+        self._schedules = dict(self._given)
         self._progress = 0.0
         initial = {name: schedule.value(0.0) for name, schedule in self._schedules.items()}
         self.current = HyperParameters(initial).to(device)
@@ -54,11 +55,10 @@ class Schedules(Mapping[str, Schedule]):
 
     def metrics(self) -> Mapping[str, float]:
         """Return the current values, by field, of those that follow a schedule or were changed."""
-        given = schedules_of(self._config)
         return {
-            name: schedule.value(self._progress)
+            name: float(self.current[name])
             for name, schedule in self._schedules.items()
-            if not schedule.is_constant or schedule != given[name]
+            if not schedule.is_constant or schedule != self._given[name]
         }
 
     def change(self, name: str, value: float | Schedule) -> None:
