@@ -79,11 +79,13 @@ class Traced(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @contextmanager
-def traced_env(env: str, look: Callable[[Any, Any], None]) -> Iterator[str]:
+def traced_env(
+    env: str, look: Callable[[Any, Any], None], episode_steps: int = _EPISODE
+) -> Iterator[str]:
     """Register an environment of short episodes that is looked at as `Traced` says, by an id."""
 
     def make(**_: Any) -> gymnasium.Env[Any, Any]:
-        return Traced(gymnasium.wrappers.TimeLimit(make_env(env).unwrapped, _EPISODE), look)
+        return Traced(gymnasium.wrappers.TimeLimit(make_env(env).unwrapped, episode_steps), look)
 
     gymnasium.register(_ID, make)
     try:
