@@ -36,7 +36,7 @@ from bench.parity_data import Weights, apart_by_part
 from bench.parity_onpolicy import on_policy_weights
 from bench.parity_replay import replay_weights
 from bench.plan import Run
-from bench.trace import traced_env
+from bench.trace import EPISODE_STEPS, traced_env
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.normalization import RunningNorm
 from rl_storages.sampling.uniform import UniformSampler
@@ -122,8 +122,8 @@ _ENVS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("sac", "td3", "ddpg"), ("Pendulum-v1", "HalfCheetah-v5")),
     "dqn": ("CartPole-v1", "Acrobot-v1"),
 }
-_EPISODE_STEPS = {"Hopper-v5": 15}
-"""Of environments that end before, mostly; others are cut off as in `bench.trace`."""
+_FALLS_BEFORE = {"Hopper-v5": 15}
+"""Steps within which most episodes end by themselves; those of other environments are cut off."""
 _STEPS = 25  # rounding grows, and reaches a thousandth after 60 steps of DDPG on HalfCheetah
 _TOLERANCE = 1e-4
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "pages" / "benchmarks.md"
@@ -232,8 +232,8 @@ def moments(
         weights = {name: state[name].clone() for name in start}
         mine.append(Moment(np.array(action, np.float64), weights))
 
-    length = {"episode_steps": _EPISODE_STEPS[env]} if env in _EPISODE_STEPS else {}
-    with traced_env(env, look_at_theirs, **length) as env_id:
+    episode_steps = _FALLS_BEFORE.get(env, EPISODE_STEPS)
+    with traced_env(env, look_at_theirs, episode_steps) as env_id:
         model = peers.make_model(run("sb3", env_id))
         start = weights_of(model)
         for way in _WAYS[algorithm] if as_ours else ():
@@ -242,7 +242,7 @@ def moments(
             model.get_vec_normalize_env().obs_rms.count = 1.0
         with _without_chance(draw()):
             model.learn(steps)
-    with traced_env(env, look_at_mine, **length) as env_id:
+    with traced_env(env, look_at_mine, episode_steps) as env_id:
         agent = ours.make_agent(run("ours", env_id))
         _take_over(agent.algorithm, start)
         if on_policy:

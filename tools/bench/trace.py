@@ -30,7 +30,8 @@ from bench.plan import Run
 
 _ID = "Traced-v0"
 _WARM_UP = 4
-_EPISODE = 5
+EPISODE_STEPS = 5
+"""After which episodes are cut off."""
 _OPTIONS: Mapping[str, Mapping[str, dict[str, Any]]] = {
     "off-policy": {
         "ours": {"algorithm": {"start_steps": _WARM_UP, "update_after": _WARM_UP}},
@@ -80,7 +81,7 @@ class Traced(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @contextmanager
 def traced_env(
-    env: str, look: Callable[[Any, Any], None], episode_steps: int = _EPISODE
+    env: str, look: Callable[[Any, Any], None], episode_steps: int = EPISODE_STEPS
 ) -> Iterator[str]:
     """Register an environment of short episodes that is looked at as `Traced` says, by an id."""
 
