@@ -86,8 +86,8 @@ def _collected(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"recurrent_layers": 2}, {"shared_policy_value_network": True}],
-    ids=["one", "two", "shared"],
+    [{}, {"recurrent_layers": 2}, {"recurrent_first": True}, {"shared_policy_value_network": True}],
+    ids=["one", "two", "first", "shared"],
 )
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_a_fresh_rollout_is_evaluated_as_it_was_acted(

@@ -1,5 +1,8 @@
 """The on-policy actor with networks from data."""
 
+from dataclasses import replace
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +11,10 @@ from torch import nn
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.errors import ConfigError
+from rl_core.nn.init import Initialization
 from rl_core.nn.layers import LayerConfig, LayeredEncoder
 from rl_core.nn.torso import has_vectors
-from rl_core.spaces import Space
+from rl_core.spaces import HybridSpace, Space
 from rl_testing.actors import ActorSuite
 
 BODY = (LayerConfig("FlattenLinear", {"out_features": 6}), LayerConfig("Tanh"))
@@ -97,6 +101,74 @@ def test_a_value_function_without_layers_is_linear() -> None:
     assert bare.value_torso is not None
     assert not list(bare.value_torso.parameters())
     assert bare.value_torso.out_features == 4
+
+
+WIDE = (LayerConfig("Linear", {"out_features": 400}),)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        OnPolicyActorConfig(hidden_sizes=(400,)),
+        OnPolicyActorConfig(hidden_sizes=(400,), recurrent_net="gru", recurrent_first=True),
+        OnPolicyActorConfig(body=WIDE, hidden_sizes=()),
+        OnPolicyActorConfig(head=WIDE, intrinsic_value=True),
+    ],
+    ids=["mlp", "recurrent", "body", "head"],
+)
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+        spaces.Box(-1.0, 1.0, (2,)),
+        HybridSpace(spaces.Box(-1.0, 1.0, (1,)), spaces.MultiDiscrete([2])),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_layers_and_outputs_start_uniform_or_orthogonal(
+    space: Space, config: OnPolicyActorConfig
+) -> None:
+    uniform, orthogonal = (
+        OnPolicyActor(VECTOR, space, replace(config, initial_weights=start))
+        for start in get_args(Initialization)
+    )
+    for actor in (uniform, orthogonal):
+        layers = [
+            (name, layer)
+            for name, layer in actor.named_modules()
+            if isinstance(layer, nn.Linear) and "core" not in name
+        ]
+        assert len(layers) >= 4  # hidden and output layers of policy and value function
+        for name, layer in layers:
+            largest = layer.weight.abs().max().item()
+            if actor is uniform:  # in +-1 / sqrt(p); one of hundreds of numbers is near the bound
+                bound = layer.in_features**-0.5
+                assert 0.9 * bound < largest <= bound
+                assert 0 < layer.bias.abs().max() <= bound
+            else:
+                assert not layer.bias.any()
+                assert ("action_head" in name) == (largest < 0.01)
+    for name, module in uniform.named_modules():
+        if name.endswith("core"):
+            assert not any(p.any() for n, p in module.named_parameters() if "bias" in n)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [OnPolicyActorConfig(squash_actions=True), OnPolicyActorConfig(state_dependent_std=True)],
+    ids=["squashed", "clipped"],
+)
+def test_a_given_standard_deviation_is_kept_whatever_the_weights(
+    config: OnPolicyActorConfig,
+) -> None:
+    config = replace(config, initial_weights="uniform", initial_log_std=-2.0)
+    actor = OnPolicyActor(VECTOR, spaces.Box(-1.0, 1.0, (2,)), config)
+    linear = actor.action_head.linear
+    assert isinstance(linear, nn.Linear)
+    assert linear.bias[2:].tolist() == [-2.0, -2.0]
+    assert linear.bias[:2].all()
 
 
 @pytest.mark.parametrize("option", ["body", "head", "value_body", "value_head"])

@@ -64,6 +64,7 @@ class TestSharedLSTM(ActorSuite):
             recurrent_net="lstm",
             recurrent_hidden_size=5,
             recurrent_layers=2,
+            recurrent_first=True,
             shared_policy_value_network=True,
         )
         return OnPolicyActor(observation_space, action_space, config)
@@ -289,6 +290,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         OnPolicyActorConfig(recurrent_hidden_size=64)
     with pytest.raises(ConfigError, match="recurrent_layers has no effect with recurrent_net"):
         OnPolicyActorConfig(recurrent_layers=2)
+    with pytest.raises(ConfigError, match="recurrent_first has no effect with recurrent_net"):
+        OnPolicyActorConfig(recurrent_first=True)
 
 
 @pytest.mark.parametrize(

@@ -582,6 +582,19 @@ class TestTorso:
         assert features.shape == (6, 2, 4)
         assert states.shape == (6, 2, 16)
 
+    def test_a_core_may_come_before_the_layers(self) -> None:
+        encoder = ObservationEncoder(spaces.Box(-1.0, 1.0, (3,), np.float32))
+        torso = Torso(encoder, (5,), core=CoreConfig("gru", 4, is_first=True))
+        assert (torso.out_features, torso.state_size) == (5, 4)
+        observation, state = _seeded(6, 2, 3), _seeded(2, 4)
+        start = torch.tensor([[False, False], [True, False]]).repeat(3, 1)
+        assert torso.core is not None
+        remembered, states = torso.core(observation, state, start)
+        features, after = torso(observation, state, start)
+        assert torch.equal(features, torso.layers(remembered))
+        assert torch.equal(after, states)
+        assert torch.equal(torso.encode(observation), observation)
+
     def test_a_users_extractor_may_come_first(self) -> None:
         torso = Torso(nn.Linear(3, 6), ())
         assert torso.out_features == 6

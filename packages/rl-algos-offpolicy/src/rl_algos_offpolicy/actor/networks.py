@@ -1,7 +1,7 @@
 """How an off-policy actor's networks are built, from options, spaces and the user's parts."""
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import gymnasium
@@ -129,9 +129,11 @@ class NetworkBuilder:
         if config.is_recurrent or self.has_extractors or config.has_layered_critics:
             torso, hidden_sizes = self._critic_torso(width), ()
             width = feature_size(torso[0] if isinstance(torso, nn.ModuleList) else torso)
-        kind, size, num_layers = astuple(config.core)
-        if kind != "none":
-            core = RecurrentNet(kind, width, size, num_layers, num_members=num_critics)
+        of_core = config.core
+        if of_core.kind != "none":
+            core = RecurrentNet(
+                of_core.kind, width, of_core.size, of_core.num_layers, num_members=num_critics
+            )
             width = core.out_features
         returns = config.returns
         per_action = 1 if returns is None else returns.num_outputs

@@ -12,6 +12,7 @@ from rl_algos_onpolicy.actor.hybrid import HybridHead
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import ActionHead, Distribution, draw_noise, make_head
+from rl_core.nn.init import ModuleT, fan_in_uniform_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
@@ -89,12 +90,13 @@ class OnPolicyActor(Actor):
             squash=config.squash_actions,
             state_dependent_std=config.state_dependent_std,
             initial_log_std=config.initial_log_std,
+            gain=None if config.initial_weights == "uniform" else 0.01,
         )
         value_torso = self.value_torso or self.policy_torso
-        self.value_head = MLP(value_torso.out_features, (), 1, out_gain=1.0)
-        self.intrinsic_value_head = (
-            MLP(value_torso.out_features, (), 1, out_gain=1.0) if config.intrinsic_value else None
-        )
+        self.value_head = self._started(MLP(value_torso.out_features, (), 1))
+        self.intrinsic_value_head: nn.Module | None = None
+        if config.intrinsic_value:
+            self.intrinsic_value_head = self._started(MLP(value_torso.out_features, (), 1))
 
     @property
     def state_sizes(self) -> Mapping[str, int]:
@@ -249,19 +251,27 @@ class OnPolicyActor(Actor):
         return observation[ACTION_MASK_KEY].bool()
 
     def _new_encoder(self, option: str) -> nn.Module:
-        return make_encoder(
+        encoder = make_encoder(
             self.observation_space,
             getattr(self.config, option),
             normalize=self.config.normalize_observations,
             image_features=self.config.image_features,
             path=f"actor.{option}",
         )
+        return self._started(encoder)
 
     def _new_torso(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Torso:
-        return Torso(
+        torso = Torso(
             encoder,
             hidden_sizes,
             self.config.activation,
             core=self.config.core,
             make_layers=head_maker(getattr(self.config, option), f"actor.{option}"),
         )
+        self._started(torso.layers)
+        return torso
+
+    def _started(self, module: ModuleT) -> ModuleT:
+        """Start layers, which are made orthogonal, as the options say."""
+        is_uniform = self.config.initial_weights == "uniform"
+        return fan_in_uniform_(module) if is_uniform else module

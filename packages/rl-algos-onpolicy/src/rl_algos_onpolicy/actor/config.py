@@ -7,6 +7,7 @@ import gymnasium
 
 from rl_core.config import Config, Count, Needs, Widths, Without
 from rl_core.errors import ConfigError
+from rl_core.nn.init import Initialization
 from rl_core.nn.layered_head import head_core
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
@@ -32,13 +33,18 @@ class OnPolicyActorConfig(Config):
             like those of ``body``.
         value_head: layers as data in the place of ``value_hidden_sizes``; None takes layers like
             those of ``head``.
+        initial_weights: initial weights of encoders, layers and outputs: ``"orthogonal"`` has zero
+            biases, and starts the policy's output near 0; ``"uniform"`` draws weights and biases as
+            ``nn.Linear`` does. Recurrent cores are orthogonal with zero biases in any case, and the
+            user's own feature extractor stays as it is.
         share_body: share one encoder between policy and value function.
         shared_policy_value_network: share the whole torso (encoder, layers and recurrent core)
             between policy and value function.
-        recurrent_net: kind of the recurrent core after the layers; ``none`` makes feed-forward
-            networks.
+        recurrent_net: kind of the recurrent core; ``none`` makes feed-forward networks.
         recurrent_hidden_size: hidden size of the recurrent core; None takes 64.
         recurrent_layers: number of stacked layers in the recurrent core; None takes 1.
+        recurrent_first: put the recurrent core before the layers of ``hidden_sizes`` or ``head``,
+            instead of after them.
         normalize_observations: normalize vectors by running statistics, which are updated once per
             update.
         image_features: number of features of each image.
@@ -65,11 +71,13 @@ class OnPolicyActorConfig(Config):
         None
     )
     value_head: Annotated[Layers | None, Without("shared_policy_value_network")] = None
+    initial_weights: Initialization = "orthogonal"
     share_body: Annotated[bool, Without("shared_policy_value_network")] = False
     shared_policy_value_network: bool = False
     recurrent_net: CoreKind = "none"
     recurrent_hidden_size: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
     recurrent_layers: Annotated[Count | None, Needs("recurrent_net", "gru", "lstm")] = None
+    recurrent_first: Annotated[bool, Needs("recurrent_net", "gru", "lstm")] = False
     normalize_observations: bool = False
     image_features: Count = 512
     squash_actions: bool = False
@@ -88,7 +96,10 @@ class OnPolicyActorConfig(Config):
     def core(self) -> CoreConfig:
         """The recurrent core of policy and value function."""
         return head_core(self.head, "actor.head") or CoreConfig(
-            self.recurrent_net, self.recurrent_hidden_size or 64, self.recurrent_layers or 1
+            self.recurrent_net,
+            self.recurrent_hidden_size or 64,
+            self.recurrent_layers or 1,
+            self.recurrent_first,
         )
 
 

@@ -111,6 +111,7 @@ class HybridHead(ActionHead):
         squash: as for `make_head`, of the real numbers; so are the other options.
         state_dependent_std: the standard deviation is a network output instead of a parameter.
         initial_log_std: initial log standard deviation.
+        gain: as for `make_head`, of both parts.
 
     Raises:
         SpaceError: if the Box is empty or of integers, or ``squash`` meets an infinite bound.
@@ -124,6 +125,7 @@ class HybridHead(ActionHead):
         squash: bool = False,
         state_dependent_std: bool = False,
         initial_log_std: float = 0.0,
+        gain: float | None = 0.01,
     ) -> None:
         super().__init__()
         real, choices = action_space.parts
@@ -133,8 +135,9 @@ class HybridHead(ActionHead):
             squash=squash,
             state_dependent_std=state_dependent_std,
             initial_log_std=initial_log_std,
+            gain=gain,
         )
-        self.choices = MultiCategoricalHead(choices, in_features)
+        self.choices = MultiCategoricalHead(choices, in_features, gain=gain)
         self.noise_kind, self.action_dtype = "normal", torch.float32
         (self._size,) = self.real.action_shape
         self.noise_shape = (self._size + self.choices.noise_shape[0],)

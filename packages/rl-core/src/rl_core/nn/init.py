@@ -12,7 +12,9 @@ LayerT = TypeVar("LayerT", bound=nn.Linear | nn.Conv2d)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def orthogonal_(layer: LayerT, gain: float, generator: torch.Generator | None = None) -> LayerT:
+def orthogonal_(
+    layer: LayerT, gain: float | None, generator: torch.Generator | None = None
+) -> LayerT:
     """Give a layer an orthogonal weight matrix and a zero bias, in place.
 
     Usual gains are √2 for hidden layers, 0.01 for the output of a policy, so that it starts nearly
@@ -20,7 +22,7 @@ def orthogonal_(layer: LayerT, gain: float, generator: torch.Generator | None = 
 
     Args:
         layer: its weight is treated as a matrix of output features by all other axes.
-        gain: factor on the orthogonal matrix.
+        gain: factor on the orthogonal matrix; None leaves the layer as it is.
         generator: draws the matrix, on the weight's device; None uses torch's default generator.
 
     Returns:
@@ -30,6 +32,8 @@ def orthogonal_(layer: LayerT, gain: float, generator: torch.Generator | None = 
         Saxe et al. 2014, https://arxiv.org/abs/1312.6120; the small gain of a policy's output:
         Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, section 3.2.
     """
+    if gain is None:
+        return layer
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

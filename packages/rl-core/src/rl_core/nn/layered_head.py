@@ -36,7 +36,8 @@ def split_head(
         options = layer_options(layer, {"hidden_size": 64, "num_layers": 1}, path)
         for name, value in options.items():
             check_argument(f"{path}: {name}", value, Count)
-        core = CoreConfig(_CORES[layer.func], *cast("dict[str, int]", options).values())
+        size, num_layers = cast("dict[str, int]", options).values()
+        core = CoreConfig(_CORES[layer.func], size, num_layers)
     check_layers(layers, path)
     return layers, core
 

@@ -37,15 +37,17 @@ class CoreConfig:
         kind: of the recurrent core, or ``none``.
         size: its hidden size.
         num_layers: number of its stacked layers.
+        is_first: it stands before the torso's layers instead of after them.
     """
 
     kind: CoreKind = "none"
     size: int = 64
     num_layers: int = 1
+    is_first: bool = False
 
 
 class Torso(nn.Module):
-    """Features of an observation: an encoder, then an MLP, then an optional recurrent core.
+    """Features of an observation: an encoder, an MLP, and an optional recurrent core.
 
     Args:
         encoder: turns observations into features; it must have ``out_features``, and may be a
@@ -68,17 +70,18 @@ class Torso(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
+        self.core: RecurrentNet | None = None
+        self._core_is_first = core.is_first and core.kind != "none"
         width = feature_size(encoder)
+        if self._core_is_first:
+            width = self._add_core(core, width)
         self.layers = (
             MLP(width, hidden_sizes, activation=activation)
             if make_layers is None
             else make_layers(width)
         )
         width = feature_size(self.layers)
-        self.core: RecurrentNet | None = None
-        if core.kind != "none":
-            self.core = RecurrentNet(core.kind, width, core.size, core.num_layers)
-        self.out_features = width if self.core is None else self.core.out_features
+        self.out_features = width if self._core_is_first else self._add_core(core, width)
 
     @property
     def state_size(self) -> int:
@@ -105,18 +108,25 @@ class Torso(nn.Module):
         """
         if encoded is None:
             encoded = self.encoder(observation)
-        features: Tensor = self.layers(encoded)
+        features = encoded if self._core_is_first else self.layers(encoded)
         if self.core is None:
             return features, None
         assert state is not None
         assert episode_start is not None
-        output: tuple[Tensor, Tensor] = self.core(features, state, episode_start)
-        return output
+        features, after = self.core(features, state, episode_start)
+        return self.layers(features) if self._core_is_first else features, after
 
     def encode(self, observation: Observation) -> Tensor:
         """Compute the input of the recurrent core; without one, the features."""
-        features: Tensor = self.layers(self.encoder(observation))
-        return features
+        features: Tensor = self.encoder(observation)
+        return features if self._core_is_first else self.layers(features)
+
+    def _add_core(self, config: CoreConfig, width: int) -> int:
+        """Add the recurrent core on features of a width, if there is one; return its output's."""
+        if config.kind == "none":
+            return width
+        self.core = RecurrentNet(config.kind, width, config.size, config.num_layers)
+        return self.core.out_features
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Update the encoder's running statistics, if it has any."""

@@ -68,11 +68,11 @@ class BernoulliHead(ActionHead):
     Args:
         action_space: of one environment.
         in_features: number of features.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
     """
 
     def __init__(
-        self, action_space: spaces.MultiBinary, in_features: int, *, gain: float = 0.01
+        self, action_space: spaces.MultiBinary, in_features: int, *, gain: float | None = 0.01
     ) -> None:
         super().__init__()
         self._env_shape = tuple(action_space.shape)

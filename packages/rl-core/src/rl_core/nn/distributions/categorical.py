@@ -162,11 +162,11 @@ class CategoricalHead(ActionHead):
     Args:
         action_space: of one environment.
         in_features: number of features.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
     """
 
     def __init__(
-        self, action_space: spaces.Discrete, in_features: int, *, gain: float = 0.01
+        self, action_space: spaces.Discrete, in_features: int, *, gain: float | None = 0.01
     ) -> None:
         super().__init__()
         num_actions = int(action_space.n)
@@ -195,13 +195,13 @@ class MultiCategoricalHead(ActionHead):
     Args:
         action_space: of one environment.
         in_features: number of features.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
     """
 
     start: Tensor
 
     def __init__(
-        self, action_space: spaces.MultiDiscrete, in_features: int, *, gain: float = 0.01
+        self, action_space: spaces.MultiDiscrete, in_features: int, *, gain: float | None = 0.01
     ) -> None:
         super().__init__()
         self._nvec = tuple(int(n) for n in np.asarray(action_space.nvec).flat)

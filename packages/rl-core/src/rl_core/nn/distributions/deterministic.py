@@ -58,13 +58,15 @@ class DeterministicHead(ScaledHead):
     Args:
         action_space: of one environment, of a floating-point dtype with finite bounds.
         in_features: number of features.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
 
     Raises:
         SpaceError: if the Box is empty, of integers, or has an infinite bound.
     """
 
-    def __init__(self, action_space: spaces.Box, in_features: int, *, gain: float = 0.01) -> None:
+    def __init__(
+        self, action_space: spaces.Box, in_features: int, *, gain: float | None = 0.01
+    ) -> None:
         super().__init__(action_space)
         (size,) = self.action_shape
         self.noise_kind, self.noise_shape = "none", (size,)

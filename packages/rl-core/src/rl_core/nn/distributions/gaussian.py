@@ -220,7 +220,7 @@ class GaussianHead(ActionHead):
         state_dependent_std: the log standard deviations are network outputs.
         initial_log_std: initial log standard deviation.
         log_std_range: bounds of log standard deviations that are outputs.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
 
     Raises:
         SpaceError: if the Box is empty or of integers.
@@ -238,7 +238,7 @@ class GaussianHead(ActionHead):
         state_dependent_std: bool = False,
         initial_log_std: float = 0.0,
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
-        gain: float = 0.01,
+        gain: float | None = 0.01,
     ) -> None:
         super().__init__()
         size = box_size(action_space)
@@ -295,7 +295,7 @@ class SquashedGaussianHead(ScaledHead):
         in_features: number of features.
         initial_log_std: initial log standard deviation.
         log_std_range: bounds of the log standard deviations.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
 
     Raises:
         SpaceError: if the Box is empty, of integers, or has an infinite bound.
@@ -309,7 +309,7 @@ class SquashedGaussianHead(ScaledHead):
         *,
         initial_log_std: float = 0.0,
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
-        gain: float = 0.01,
+        gain: float | None = 0.01,
     ) -> None:
         super().__init__(action_space)
         (size,) = self.action_shape
@@ -327,7 +327,7 @@ class SquashedGaussianHead(ScaledHead):
 
 
 def _mean_and_log_std_layer(
-    in_features: int, size: int, initial_log_std: float, gain: float
+    in_features: int, size: int, initial_log_std: float, gain: float | None
 ) -> nn.Linear:
     layer = orthogonal_(nn.Linear(in_features, 2 * size), gain)
     nn.init.constant_(layer.bias[size:], initial_log_std)

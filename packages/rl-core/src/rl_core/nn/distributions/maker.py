@@ -17,7 +17,7 @@ def make_head(
     squash: bool = False,
     state_dependent_std: bool = False,
     initial_log_std: float = 0.0,
-    gain: float = 0.01,
+    gain: float | None = 0.01,
 ) -> ActionHead:
     """Build the head that fits an action space.
 
@@ -30,7 +30,7 @@ def make_head(
             then always an output of the network.
         state_dependent_std: the standard deviation is a network output instead of a parameter.
         initial_log_std: initial log standard deviation.
-        gain: of the output layer's initialization.
+        gain: of the output layer's orthogonal weights; None leaves it as ``nn.Linear`` starts.
 
     Raises:
         SpaceError: if the space is none of these, or ``squash`` meets an infinite bound.
