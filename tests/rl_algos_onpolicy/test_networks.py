@@ -150,9 +150,10 @@ def test_layers_and_outputs_start_uniform_or_orthogonal(
             else:
                 assert not layer.bias.any()
                 assert ("action_head" in name) == (largest < 0.01)
-    for name, module in uniform.named_modules():
-        if name.endswith("core"):
-            assert not any(p.any() for n, p in module.named_parameters() if "bias" in n)
+        for name, parameter in actor.named_parameters():
+            if "core" in name and "bias" in name:
+                largest = parameter.abs().max().item()
+                assert 0.1 < largest <= 0.125 if actor is uniform else largest == 0.0
 
 
 @pytest.mark.parametrize(

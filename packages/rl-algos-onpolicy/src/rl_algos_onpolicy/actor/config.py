@@ -1,6 +1,6 @@
 """Which networks an `OnPolicyActor` has, as data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 
 import gymnasium
@@ -33,10 +33,10 @@ class OnPolicyActorConfig(Config):
             like those of ``body``.
         value_head: layers as data in the place of ``value_hidden_sizes``; None takes layers like
             those of ``head``.
-        initial_weights: initial weights of encoders, layers and outputs: ``"orthogonal"`` has zero
-            biases, and starts the policy's output near 0; ``"uniform"`` draws weights and biases as
-            ``nn.Linear`` does. Recurrent cores are orthogonal with zero biases in any case, and the
-            user's own feature extractor stays as it is.
+        initial_weights: initial weights of encoders, layers, recurrent core and outputs:
+            ``"orthogonal"`` has zero biases, and starts the policy's output near 0; ``"uniform"``
+            draws weights and biases as ``nn.Linear`` and ``nn.GRU`` do. The user's own feature
+            extractor stays as it is.
         share_body: share one encoder between policy and value function.
         shared_policy_value_network: share the whole torso (encoder, layers and recurrent core)
             between policy and value function.
@@ -95,12 +95,13 @@ class OnPolicyActorConfig(Config):
     @property
     def core(self) -> CoreConfig:
         """The recurrent core of policy and value function."""
-        return head_core(self.head, "actor.head") or CoreConfig(
+        core = head_core(self.head, "actor.head") or CoreConfig(
             self.recurrent_net,
             self.recurrent_hidden_size or 64,
             self.recurrent_layers or 1,
             self.recurrent_first,
         )
+        return replace(core, init=self.initial_weights)
 
 
 def check_options(

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rl_core.config import Count, checked_arguments
 from rl_core.nn._recurrence import gru, lstm
+from rl_core.nn.init import Initialization
 from rl_core.nn.mlp import EnsembleLinear
 
 RecurrentKind = Literal["gru", "lstm"]
@@ -28,6 +29,8 @@ class RecurrentNet(nn.Module):
         hidden_size: size of each layer's output.
         num_layers: number of stacked layers.
         num_members: number of independent networks, E; None for one network without that axis.
+        init: initial weights: each gate's orthogonal, with zero biases, or weights and biases
+            uniform in ±1/√H as in ``torch.nn.GRU``, where H is ``hidden_size``.
 
     Raises:
         ConfigError: for an unknown kind or a size below 1.
@@ -46,6 +49,7 @@ class RecurrentNet(nn.Module):
         num_layers: Count = 1,
         *,
         num_members: Count | None = None,
+        init: Initialization = "orthogonal",
     ) -> None:
         super().__init__()
         self.kind = kind
@@ -53,12 +57,13 @@ class RecurrentNet(nn.Module):
         self.num_layers = num_layers
         self.out_features = hidden_size
         gates = 3 if kind == "gru" else 4
+        sizes = hidden_size, gates, num_members, init
         self.input_layers = nn.ModuleList(
-            _gate_layer(in_features if layer == 0 else hidden_size, hidden_size, gates, num_members)
+            _gate_layer(in_features if layer == 0 else hidden_size, *sizes)
             for layer in range(num_layers)
         )
         self.state_layers = nn.ModuleList(
-            _gate_layer(hidden_size, hidden_size, gates, num_members) for _ in range(num_layers)
+            _gate_layer(hidden_size, *sizes) for _ in range(num_layers)
         )
 
     @property
@@ -151,9 +156,9 @@ def _flags(episode_start: Tensor, state: Tensor) -> Tensor:
 
 
 def _gate_layer(
-    in_features: int, hidden_size: int, gates: int, num_members: int | None
+    in_features: int, hidden_size: int, gates: int, num_members: int | None, init: Initialization
 ) -> nn.Module:
-    """Make the layer of all gates, each initialized orthogonally, with zero biases."""
+    """Make the layer of all gates; see `RecurrentNet` for its start."""
     layer: nn.Linear | EnsembleLinear
     if num_members is None:
         layer = nn.Linear(in_features, gates * hidden_size)
@@ -161,6 +166,11 @@ def _gate_layer(
     else:
         layer = EnsembleLinear(num_members, in_features, gates * hidden_size)
         of_members = layer.weight
+    if init == "uniform":
+        bound = hidden_size**-0.5
+        for parameter in layer.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+        return layer
     with torch.no_grad():
         for weight in of_members:
             for gate in weight.chunk(gates):

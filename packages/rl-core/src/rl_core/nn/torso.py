@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl_core.config import Config
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.cnn import image_network
+from rl_core.nn.init import Initialization
 from rl_core.nn.mlp import MLP, Activation
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.recurrent import RecurrentNet
@@ -38,12 +39,14 @@ class CoreConfig:
         size: its hidden size.
         num_layers: number of its stacked layers.
         is_first: it stands before the torso's layers instead of after them.
+        init: its initial weights, as for `RecurrentNet`.
     """
 
     kind: CoreKind = "none"
     size: int = 64
     num_layers: int = 1
     is_first: bool = False
+    init: Initialization = "orthogonal"
 
 
 class Torso(nn.Module):
@@ -125,7 +128,9 @@ class Torso(nn.Module):
         """Add the recurrent core on features of a width, if there is one; return its output's."""
         if config.kind == "none":
             return width
-        self.core = RecurrentNet(config.kind, width, config.size, config.num_layers)
+        self.core = RecurrentNet(
+            config.kind, width, config.size, config.num_layers, init=config.init
+        )
         return self.core.out_features
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
