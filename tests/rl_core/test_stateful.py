@@ -1,5 +1,7 @@
 import re
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import cast
 
 import numpy as np
@@ -65,6 +67,52 @@ def test_a_tensor_must_look_like_its_place() -> None:
         saved.tensor("weights", like=torch.zeros(3))
     with pytest.raises(CheckpointError, match=r"float64.*float32"):
         saved.tensor("weights", like=torch.zeros(2, dtype=torch.float64))
+
+
+def test_a_tensor_may_be_none_where_that_is_asked_for() -> None:
+    saved = StateReader({"a": None, "b": torch.tensor(1)}, "part")
+    assert saved.tensor_or_none("a") is None
+    assert saved.tensor_or_none("b") == torch.tensor(1)
+    with pytest.raises(CheckpointError, match="the saved state has no 'c'"):
+        saved.tensor_or_none("c")
+
+
+@dataclass(frozen=True)
+class _Start:
+    at: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Batch:
+    observation: torch.Tensor | Mapping[str, torch.Tensor]
+    start: _Start | None
+
+
+@pytest.mark.parametrize("start", [None, _Start(torch.tensor([2]))])
+@pytest.mark.parametrize("observation", [torch.ones(2), {"a": torch.ones(2)}])
+def test_a_dataclass_of_tensors_is_what_was_saved(
+    observation: torch.Tensor | Mapping[str, torch.Tensor], start: _Start | None
+) -> None:
+    batch = _Batch(observation, start)
+    again = StateReader(asdict(batch), "batch").as_dataclass(_Batch)
+    assert type(again.start) is type(start)
+    check_same_state(asdict(again), asdict(batch), "the batch")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"observation": "x"}, "batch: 'observation' should be a tensor"),
+        ({"observation": {"a": 1.0}}, "batch/observation: 'a' should be a tensor"),
+        ({"start": {"at": 1}}, "batch/start: 'at' should be a tensor"),
+        ({"start": {}}, "batch/start: the saved state has no 'at'"),
+        ({"more": None}, "batch: the saved state has 'more', which is not expected"),
+    ],
+)
+def test_a_dataclass_of_other_things_is_refused(change: StateDict, message: str) -> None:
+    saved = {**asdict(_Batch(torch.ones(2), _Start(torch.tensor([2])))), **change}
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        StateReader(saved, "batch").as_dataclass(_Batch)
 
 
 def test_messages_name_the_path_of_inner_parts() -> None:

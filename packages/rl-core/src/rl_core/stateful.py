@@ -2,9 +2,19 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from types import NoneType
-from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -175,6 +185,10 @@ class StateReader:
             )
         return value
 
+    def tensor_or_none(self, key: str) -> Tensor | None:
+        """Return a tensor, or None if that was saved."""
+        return None if self._get(key) is None else self.tensor(key)
+
     def tensors(self, key: str) -> dict[str, Tensor]:
         """Return a mapping of tensors."""
         inner = self.reader(key)
@@ -221,6 +235,25 @@ class StateReader:
             StateReader(cast("StateDict", value), f"{self._where}/{key}/{index}")
             for index, value in enumerate(values)
         ]
+
+    def as_dataclass(self, kind: type[ValueT]) -> ValueT:
+        """Build a dataclass of tensors, such as a batch, from what ``asdict`` made of it.
+
+        Args:
+            kind: whose fields hold a tensor, a mapping of tensors, another such dataclass, or None.
+        """
+        hints = get_type_hints(kind)
+        self.expect(hints)
+        values: dict[str, object] = {}
+        for name, value in self._state.items():
+            inner = next((one for one in get_args(hints[name]) if is_dataclass(one)), None)
+            if not isinstance(value, Mapping):
+                values[name] = self.tensor_or_none(name)
+            elif isinstance(inner, type):
+                values[name] = self.reader(name).as_dataclass(inner)
+            else:
+                values[name] = self.tensors(name)
+        return kind(**values)
 
     def _list(self, key: str, expected: str) -> Sequence[StateValue]:
         value = self._get(key)

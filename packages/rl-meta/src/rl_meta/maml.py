@@ -538,13 +538,14 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
     def load_more_state(self, state: StateDict) -> None:
         """Take over what `more_state` returned."""
         saved = StateReader(state, "algorithm/more")
-        tasks = state.get("tasks")
-        self._tasks = tasks.clone() if isinstance(tasks, Tensor) else None
-        adapted = saved.reader("adapted")
+        saved.expect(("tasks", "adapted", "kept"))
+        tasks, adapted = saved.tensor_or_none("tasks"), saved.reader("adapted")
         adapted.expect(self.adapted)
-        self._set_adapted({n: adapted.tensor(n, like=value) for n, value in self.adapted.items()})
-        kept = tree_map(lambda column: column.to(self.device, copy=True), state["kept"])
-        self._kept = [RolloutBatch(**columns) for columns in kept]
+        parameters = {n: adapted.tensor(n, like=value) for n, value in self.adapted.items()}
+        kept = [batch.as_dataclass(RolloutBatch) for batch in saved.readers("kept")]
+        self._tasks = None if tasks is None else tasks.clone()
+        self._set_adapted(parameters)
+        self._kept = tree_map(lambda column: column.to(self.device, copy=True), kept)
         self.schedules.is_held = bool(self._kept)
 
     def _check_actor(self) -> None:

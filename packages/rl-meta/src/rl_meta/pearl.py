@@ -547,8 +547,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     def load_more_state(self, state: StateDict) -> None:
         """Take over what `more_state` returned."""
         saved = StateReader(state, "algorithm/more")
-        tasks = state.get("tasks")
-        self._tasks = tasks.clone() if isinstance(tasks, Tensor) else None
+        tasks = saved.tensor_or_none("tasks")
+        self._tasks = None if tasks is None else tasks.clone()
         self._visited = saved.tensor("visited", like=self._visited).to("cpu", copy=True)
         self._belief = saved.tensor("belief", like=self._belief).to(self.device, copy=True)
         self._set_latents(saved.tensor("latents").to(self.device))

@@ -1,10 +1,11 @@
 """The tests that every `Stateful` part must pass, and comparisons of states."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from rl_core.errors import CheckpointError
 from rl_core.stateful import Stateful
 from rl_core.types import StateValue
 
@@ -52,6 +53,21 @@ class StatefulSuite:
         restored.load_state_dict(_as_tree(given))
         self.use_part(restored)
         check_same_state(given, state)
+
+    def test_a_state_that_lacks_something_is_refused(self) -> None:
+        """Where a key is missing, at whatever depth, `load_state_dict` raises CheckpointError.
+
+        Mappings of numbers may have any keys.
+        """
+        saved, restored = self.make_part(), self.make_part()
+        self.use_part(saved)
+        state = _as_tree(copy_state(saved.state_dict()))
+        for path, damaged in _lacking(state):
+            try:
+                restored.load_state_dict(damaged)
+            except CheckpointError:
+                continue
+            raise AssertionError(f"a state without {path} was loaded; expected a CheckpointError")
 
 
 def copy_state(state: StateValue) -> StateValue:
@@ -118,6 +134,19 @@ def _check_same(actual: StateValue, expected: StateValue, path: str) -> None:
         assert actual == expected or (actual != actual and expected != expected), (
             f"{path}: {actual!r}; expected {expected!r}"
         )
+
+
+def _lacking(
+    state: Mapping[str, StateValue], path: str = "state"
+) -> Iterator[tuple[str, dict[str, StateValue]]]:
+    """Yield each path of a tree, and the tree without it."""
+    for key, value in state.items():
+        yield f"{path}.{key}", {name: kept for name, kept in state.items() if name != key}
+        if isinstance(value, Mapping) and not all(
+            isinstance(v, int | float) for v in value.values()
+        ):
+            for inner, damaged in _lacking(value, f"{path}.{key}"):
+                yield inner, {**state, key: damaged}
 
 
 def _as_tree(state: StateValue) -> Mapping[str, StateValue]:

@@ -1,8 +1,7 @@
 """Gradient steps that were not finite, saved for inspection and repetition."""
 
-import typing
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,25 +64,11 @@ def load_faulty_step(path: str | Path, batch_type: type[BatchT]) -> FaultyStep[B
         raise CheckpointError(f"{path} holds a {kind}; expected a {batch_type.__name__}")
     number = saved.metadata.get("gradient_step")
     assert isinstance(number, int)
-    batch = _from_state(batch_type, state.tree("batch"))
-    return FaultyStep(number, typing.cast("BatchT", batch), state.tensors("noise"))
+    batch = state.reader("batch").as_dataclass(batch_type)
+    return FaultyStep(number, batch, state.tensors("noise"))
 
 
-def _from_state(kind: type, state: StateDict) -> object:
-    """Build a dataclass, and the dataclasses that its fields hold, from its fields by name."""
-    hints = typing.get_type_hints(kind)
-    StateReader(state, kind.__name__).expect(hints)
-    values: dict[str, object] = {}
-    for name, value in state.items():
-        inner = next((one for one in typing.get_args(hints[name]) if is_dataclass(one)), None)
-        if isinstance(inner, type) and isinstance(value, Mapping):
-            values[name] = _from_state(inner, value)
-        else:
-            values[name] = value
-    return kind(**values)
-
-
-def _not_finite(state: StateValue, path: str) -> typing.Iterator[str]:
+def _not_finite(state: StateValue, path: str) -> Iterator[str]:
     if isinstance(state, Tensor) and not bool(state.isfinite().all()):
         yield path
     elif isinstance(state, Mapping):
