@@ -1,6 +1,7 @@
 """The tests that every `Stateful` part must pass, and comparisons of states."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,13 @@ RESTORE_HINT = (
 
 
 class StatefulSuite:
-    """Conformance tests of a `Stateful` part: subclass, supply two methods, inherit the tests."""
+    """Conformance tests of a `Stateful` part: subclass, supply two methods, inherit the tests.
+
+    Attributes:
+        keeps_its_state: whether the part is as it was before where a state is refused.
+    """
+
+    keeps_its_state: ClassVar[bool] = False
 
     def make_part(self) -> Stateful:
         """Return a new part, built in the same way every time."""
@@ -59,13 +66,15 @@ class StatefulSuite:
 
         Mappings of numbers may have any keys.
         """
-        saved, restored = self.make_part(), self.make_part()
+        saved, other = self.make_part(), self.make_part()
         self.use_part(saved)
-        state = _as_tree(copy_state(saved.state_dict()))
-        for path, damaged in _lacking(state):
+        before = copy_state(other.state_dict())
+        for path, damaged in _lacking(_as_tree(copy_state(saved.state_dict()))):
             try:
-                restored.load_state_dict(damaged)
+                other.load_state_dict(damaged)
             except CheckpointError:
+                if self.keeps_its_state:
+                    check_same_state(other.state_dict(), before, f"without {path}: state")
                 continue
             raise AssertionError(f"a state without {path} was loaded; expected a CheckpointError")
 

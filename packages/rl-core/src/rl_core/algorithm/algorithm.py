@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from rl_core.actor import ActionOutput, Actor, CompiledActing
 from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
@@ -379,10 +380,20 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a `state_dict`, or raise CheckpointError where another algorithm's."""
+        """Take over a `state_dict`, or raise CheckpointError where another algorithm's.
+
+        If that fails, everything is as it was before.
+        """
+        before = tree_map_only(Tensor, Tensor.clone, self.state_dict())
+        try:
+            self._load(state)
+        except Exception:
+            self._load(before)
+            raise
+
+    def _load(self, state: StateDict) -> None:
         saved = StateReader(state, "algorithm")
-        self.schedules.read(saved.tree("schedules"))  # refused before anything is taken over
-        self.gradients.read(saved.tree("gradients"), saved.reader("modules"))
+        saved.expect(self.state_dict())
         self.load_modules(state)
         self.schedules.load_state_dict(saved.tree("schedules"))
         self.gradients.load_state_dict(saved.tree("gradients"))

@@ -82,18 +82,14 @@ class Schedules(Mapping[str, Schedule]):
         return {name: str(schedule) for name, schedule in self._schedules.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over schedules; values follow at the next `set_progress` or with the modules."""
-        self._schedules = self.read(state)
-
-    def read(self, state: StateDict) -> dict[str, Schedule]:
-        """Read saved schedules without taking them over.
+        """Take over schedules; values follow at the next `set_progress` or with the modules.
 
         Raises:
             CheckpointError: when the config refuses one, or has other fields.
         """
         saved = StateReader(state, "algorithm/schedules")
         saved.expect(self._schedules)
-        return {name: self._parse(name, saved.text(name)) for name in self._schedules}
+        self._schedules = {name: self._parse(name, saved.text(name)) for name in self._schedules}
 
     def _parse(self, name: str, text: str) -> Schedule:
         try:

@@ -200,18 +200,14 @@ class LossModule(nn.Module, Generic[BatchT]):
         return output
 
     def load(self, saved: StateReader) -> None:
-        """Take over a saved `state_dict`; see `read`."""
-        self.load_state_dict(self.read(saved))
-
-    def read(self, saved: StateReader) -> dict[str, Tensor]:
-        """Return the tensors of a saved `state_dict`.
+        """Take over a saved `state_dict`.
 
         Raises:
             CheckpointError: when it belongs to other modules.
         """
         current = self.state_dict()
         saved.expect(current)
-        return {name: saved.tensor(name, like=own) for name, own in current.items()}
+        self.load_state_dict({name: saved.tensor(name, like=own) for name, own in current.items()})
 
 
 def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -277,7 +277,7 @@ class StepMetrics:
             sums.clear()
 
     def state_dict(self) -> list[StateDict]:
-        """Return the sums with their names."""
+        """Return the sums of any steps, with their names."""
         return [
             {
                 "groups": _BETWEEN.join(due.groups),
@@ -286,6 +286,7 @@ class StepMetrics:
                 "totals": sums.totals,
             }
             for due, sums in self._sums.items()
+            if sums.totals[-1] > 0.0
         ]
 
     def load(self, saved: Sequence[StateReader]) -> None:

@@ -144,23 +144,17 @@ class ParameterUpdate:
         return any(float(self._hyper[group.learning_rate]) > 0.0 for group in self._groups.values())
 
     def load(self, saved: StateReader) -> None:
-        """Take over saved optimizer states; see `read`."""
-        for tensor, value in self.read(saved):
-            tensor.copy_(value)
-
-    def read(self, saved: StateReader) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors of the states, each with its saved value.
+        """Take over saved optimizer states.
 
         Raises:
             CheckpointError: when they belong to other optimizers, groups or sizes.
         """
-        pairs: list[tuple[Tensor, Tensor]] = []
         saved.expect(self.states)
         for group, tensors in self.states.items():
             of_group = saved.reader(group)
             of_group.expect(tensors)
-            pairs += [(each, of_group.tensor(name, like=each)) for name, each in tensors.items()]
-        return pairs
+            for name, tensor in tensors.items():
+                tensor.copy_(of_group.tensor(name, like=tensor))
 
     @torch.no_grad()
     def _follow(self, target: TargetNetwork, apply: Tensor) -> None:

@@ -217,11 +217,6 @@ class GradientStep(Generic[BatchT]):
             "skipped": self.guard.num_skipped,
         }
 
-    def read(self, state: StateDict, modules: StateReader) -> None:
-        """Refuse a state, or that of the loss's modules, of another algorithm; change nothing."""
-        self._loss.read(modules)
-        self._update.read(StateReader(state, "gradients").reader("optimizers"))
-
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`.
 

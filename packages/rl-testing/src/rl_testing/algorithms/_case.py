@@ -30,6 +30,7 @@ NUM_ENVS = 4
 class AlgorithmCase(StatefulSuite):
     """Makes the algorithms and batches that the tests work with."""
 
+    keeps_its_state: ClassVar[bool] = True
     is_smooth: ClassVar[bool] = True
     has_compile_test: ClassVar[bool] = True
     unweighted_groups: ClassVar[frozenset[str]] = frozenset()
