@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import partial
+from functools import partial, wraps
 from types import NoneType
 from typing import (
     Any,
@@ -19,6 +19,7 @@ from typing import (
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_core.errors import CheckpointError
 from rl_core.seeding import (
@@ -29,6 +30,7 @@ from rl_core.seeding import (
 from rl_core.types import StateDict, StateValue
 
 ValueT = TypeVar("ValueT")
+StatefulT = TypeVar("StatefulT", bound="Stateful")
 
 
 @runtime_checkable
@@ -50,6 +52,23 @@ class Stateful(Protocol):
             CheckpointError: when the state does not fit this part.
         """
         ...
+
+
+def all_or_nothing(
+    load: Callable[[StatefulT, StateDict], None],
+) -> Callable[[StatefulT, StateDict], None]:
+    """Decorate a ``load_state_dict`` that loads part after part: if it fails, nothing changes."""
+
+    @wraps(load)
+    def load_or_restore(part: StatefulT, state: StateDict) -> None:
+        before = tree_map_only(Tensor, Tensor.clone, part.state_dict())
+        try:
+            load(part, state)
+        except Exception:
+            load(part, before)
+            raise
+
+    return load_or_restore
 
 
 class StateFields:

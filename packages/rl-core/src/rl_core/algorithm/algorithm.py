@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from rl_core.actor import ActionOutput, Actor, CompiledActing
 from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
@@ -32,7 +31,7 @@ from rl_core.gradients import (
 )
 from rl_core.nn.distributions import Distribution
 from rl_core.seeding import set_generator_state, spawn_generators
-from rl_core.stateful import StateReader
+from rl_core.stateful import StateReader, all_or_nothing
 from rl_core.storage import Storage, TensorSpec
 from rl_core.types import Observation, State, StateDict
 
@@ -379,19 +378,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             "more": self.more_state(),
         }
 
+    @all_or_nothing
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over a `state_dict`, or raise CheckpointError where another algorithm's.
-
-        If that fails, everything is as it was before.
-        """
-        before = tree_map_only(Tensor, Tensor.clone, self.state_dict())
-        try:
-            self._load(state)
-        except Exception:
-            self._load(before)
-            raise
-
-    def _load(self, state: StateDict) -> None:
+        """Take over a `state_dict`, or raise CheckpointError where another algorithm's."""
         saved = StateReader(state, "algorithm")
         saved.expect(self.state_dict())
         self.load_modules(state)
