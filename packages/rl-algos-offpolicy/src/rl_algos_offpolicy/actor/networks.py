@@ -19,7 +19,7 @@ from rl_core.nn.distributions import (
     SquashedGaussianHead,
     box_size,
 )
-from rl_core.nn.init import fan_in_uniform_
+from rl_core.nn.init import initialize_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
 from rl_core.nn.mlp import MLP, EnsembleMLP
@@ -108,8 +108,7 @@ class NetworkBuilder:
             is_stochastic = config.policy == "stochastic"
             kind = SquashedGaussianHead if is_stochastic else DeterministicHead
             head = kind(space, torso.out_features)
-        self._started(head)
-        return torso, head
+        return torso, initialize_(head, config.initial_weights)
 
     def build_critics(self) -> Critics:
         """Build the critics, drawing the weights of part after part."""
@@ -181,11 +180,13 @@ class NetworkBuilder:
         if self.common_extractor is not None:
             return self.common_extractor
         make = head_maker(head, path)
-        return None if make is None else lambda width: self._started(make(width))
+        init = self.config.initial_weights
+        return None if make is None else lambda width: initialize_(make(width), init)
 
     def _mlp(self, width: int) -> nn.Module:
         config = self.config
-        return self._started(MLP(width, config.hidden_sizes, activation=config.activation))
+        layers = MLP(width, config.hidden_sizes, activation=config.activation)
+        return initialize_(layers, config.initial_weights)
 
     def _encoder(self, option: str) -> nn.Module:
         config = self.config
@@ -198,9 +199,4 @@ class NetworkBuilder:
             image_features=config.image_features,
             path=f"actor.{option}",
         )
-        return self._started(encoder)
-
-    def _started(self, module: nn.Module) -> nn.Module:
-        """Start layers of the project's own, which are made orthogonal, as the options say."""
-        is_uniform = self.config.initial_weights == "uniform"
-        return fan_in_uniform_(module) if is_uniform else module
+        return initialize_(encoder, config.initial_weights)

@@ -12,7 +12,7 @@ from rl_algos_onpolicy.actor.hybrid import HybridHead
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import ActionHead, Distribution, draw_noise, make_head
-from rl_core.nn.init import ModuleT, fan_in_uniform_
+from rl_core.nn.init import initialize_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
@@ -93,10 +93,10 @@ class OnPolicyActor(Actor):
             gain=None if config.initial_weights == "uniform" else 0.01,
         )
         value_torso = self.value_torso or self.policy_torso
-        self.value_head = self._started(MLP(value_torso.out_features, (), 1))
+        self.value_head = self._new_value_head(value_torso)
         self.intrinsic_value_head: nn.Module | None = None
         if config.intrinsic_value:
-            self.intrinsic_value_head = self._started(MLP(value_torso.out_features, (), 1))
+            self.intrinsic_value_head = self._new_value_head(value_torso)
 
     @property
     def state_sizes(self) -> Mapping[str, int]:
@@ -258,7 +258,10 @@ class OnPolicyActor(Actor):
             image_features=self.config.image_features,
             path=f"actor.{option}",
         )
-        return self._started(encoder)
+        return initialize_(encoder, self.config.initial_weights)
+
+    def _new_value_head(self, torso: Torso) -> MLP:
+        return initialize_(MLP(torso.out_features, (), 1), self.config.initial_weights)
 
     def _new_torso(self, encoder: nn.Module, hidden_sizes: tuple[int, ...], option: str) -> Torso:
         torso = Torso(
@@ -268,10 +271,5 @@ class OnPolicyActor(Actor):
             core=self.config.core,
             make_layers=head_maker(getattr(self.config, option), f"actor.{option}"),
         )
-        self._started(torso.layers)
+        initialize_(torso.layers, self.config.initial_weights)
         return torso
-
-    def _started(self, module: ModuleT) -> ModuleT:
-        """Start layers, which are made orthogonal, as the options say."""
-        is_uniform = self.config.initial_weights == "uniform"
-        return fan_in_uniform_(module) if is_uniform else module

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 Initialization: TypeAlias = Literal["uniform", "orthogonal"]
-"""Initial weights of layers: by `fan_in_uniform_` or by `orthogonal_`."""
+"""Initial weights of layers; see `initialize_` and `orthogonal_`."""
 
 LayerT = TypeVar("LayerT", bound=nn.Linear | nn.Conv2d)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -40,16 +40,15 @@ def orthogonal_(
     return layer
 
 
-def fan_in_uniform_(module: ModuleT) -> ModuleT:
-    r"""Give all linear and convolutional layers of a module PyTorch's default initial weights.
-
-    Weights and biases are uniform in $\pm 1/\sqrt{p}$, where $p$ is the number of inputs of one
-    output. Networks of action values use it: random biases spread the points where ReLU units
-    bend, which with zero biases is the origin for all of them.
+def initialize_(module: ModuleT, init: Initialization) -> ModuleT:
+    r"""Give the linear and convolutional layers of a new module their initial weights, in place.
 
     Args:
-        module: contains the layers, or is one, and is changed in place; an `EnsembleMLP` starts
-            like this by default.
+        module: one whose layers `orthogonal_` has initialized, as those of this package are.
+        init: ``"orthogonal"`` leaves them as they are. ``"uniform"`` draws PyTorch's default:
+            weights and biases uniform in $\pm 1/\sqrt{p}$, where $p$ is the number of inputs of one
+            output. Networks of action values use it: random biases spread the points where ReLU
+            units bend, which with zero biases is the origin for all of them.
 
     Returns:
         The same module.
@@ -57,9 +56,10 @@ def fan_in_uniform_(module: ModuleT) -> ModuleT:
     Source:
         LeCun et al. 1998, *Efficient BackProp*, section 4.6, for the scale.
     """
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            layer.reset_parameters()
+    if init == "uniform":
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                layer.reset_parameters()
     return module
 
 

@@ -97,7 +97,7 @@ Members: TypeAlias = slice | Tensor | None
 class EnsembleLinear(nn.Module):
     """One linear layer per member, computed as one batched product.
 
-    Each is initialized like ``nn.Linear``; see `fan_in_uniform_`.
+    Each is initialized like ``nn.Linear``; see `initialize_`.
 
     Args:
         num_members: number of layers, E.
