@@ -19,6 +19,8 @@ from bench.learning import all_plans
 from bench.plan import PlanRow, load_plans
 from bench.results import Record
 
+from rl_train.builder import compose
+
 Batch = namedtuple("Batch", ["advantages"])  # as Stable-Baselines3 has it
 
 ROW = PlanRow(
@@ -95,12 +97,26 @@ def test_advantages_get_the_populations_standard_deviation() -> None:
 
 def test_every_way_changes_a_row_of_the_plans() -> None:
     changed = changed_rows(load_plans(all_plans()))
-    assert {row.note for row, _ in changed} == set(WAYS)
-    for row, plain in changed:
+    of_peer = [pair for pair in changed if "sb3" in pair[0].options]
+    assert {row.note for row, _ in of_peer} == set(WAYS)
+    for row, plain in of_peer:
         assert row.options == {"sb3": {**plain.options["sb3"], "as_ours": row.note}}
         assert (row.algorithm, row.env, row.steps) == (plain.algorithm, plain.env, plain.steps)
         has_statistics = plain.options["sb3"].get("normalize", False)
         assert has_statistics or row.note != "statistics once per update", plain.label
+
+
+def test_rows_of_ours_change_options_and_keep_the_others() -> None:
+    changed = changed_rows(load_plans(all_plans()))
+    rows = {row.note: (row, plain) for row, plain in changed if "ours" in row.options}
+    row, plain = rows["layers after the memory, uniform weights"]
+    assert set(row.options) == {"ours"}
+    sections = plain.run("ours", 0).sections()
+    actor = {**sections["actor"], "recurrent_first": True, "initial_weights": "uniform"}
+    assert row.options["ours"] == {**sections, "actor": actor}
+    assert row.train_command.startswith("hatch run")  # no preset has these options
+    for row, _ in rows.values():
+        compose(row.algorithm, row.env, row.run("ours", 0).sections())
 
 
 def test_the_table_compares_the_peer_with_itself() -> None:
@@ -111,6 +127,7 @@ def test_the_table_compares_the_peer_with_itself() -> None:
             returns=np.array([value]),
             steps_per_second=1.0,
             machine="m",
+            curve=np.array([[2.0, 0.0], [10.0, value]]),
             is_comparable=True,
         )
         for row, values in ((changed, (4.0, 6.0)), (plain, (3.0, 3.0)))
@@ -118,9 +135,12 @@ def test_the_table_compares_the_peer_with_itself() -> None:
     ]
     text = causes_table([(changed, plain)], {record.run.key: record for record in found})
     assert (
-        "| `ppo/Pendulum-v1` | population's standard deviation | 2 | 2 | 5.0 | 3.0 "
-        "| +2.0 [+1.0, +3.0] | 1.00 | 0.333 |" in text
+        "| `ppo/Pendulum-v1` | SB3 | population's standard deviation | 2 | 2 | 5.0 | 3.0 "
+        "| +2.0 [+1.0, +3.0] | 1.00 | 0.333 | 2.5 | 1.5 | 1.00 |" in text
     )
+    plain_curves = [replace(record, curve=np.empty((0, 2))) for record in found]
+    text = causes_table([(changed, plain)], {record.run.key: record for record in plain_curves})
+    assert "| 0.333 | - | - | - |" in text
     own = {record.run.key: replace(record, is_comparable=False) for record in found}
     assert causes_table([(changed, plain)], own) == "Nothing was run yet."
     other = replace(ROW, env="E-v0")

@@ -131,7 +131,7 @@ def comparison_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> 
             continue
         is_paired = all(record.is_comparable for runs in found.values() for record in runs)
         cells, chances[row.label] = comparison_cells(ours, theirs, generator)
-        curves = _training_scores(found[OURS], found[PEER])
+        curves = training_scores(found[OURS], found[PEER])
         cells.append("-" if curves is None else f"{probability_of_improvement(*curves):.2f}")
         lines.append([f"`{row.label}`", row.peer, "same" if is_paired else "own", *cells])
         if probability_of_improvement(ours, theirs) < 0.5:
@@ -175,7 +175,7 @@ def _scores(records: Sequence[Record]) -> Scores:
     return np.array([record.returns.mean() for record in records])
 
 
-def _training_scores(
+def training_scores(
     ours: Sequence[Record], theirs: Sequence[Record]
 ) -> tuple[Scores, Scores] | None:
     """Return each run's mean over its learning curve; None unless both systems have two curves."""
