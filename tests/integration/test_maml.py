@@ -262,6 +262,10 @@ def test_only_exploration_draws_actions(
 def test_too_few_test_tasks_are_refused() -> None:
     with pytest.raises(ConfigError, match="only 3 test tasks"):
         evaluate_adaptation(_algorithm(), PointNavigation(4, num_test_tasks=3), 4)
+    with pytest.raises(
+        ConfigError, match="num_episodes must be a whole number of at least 1, got 0"
+    ):
+        evaluate_adaptation(_algorithm(), PointNavigation(4), 0)
 
 
 class _TrainedGoals(PointNavigation):
@@ -482,7 +486,10 @@ def test_an_environment_that_changes_its_action_leaves_the_stored_one() -> None:
     assert rollout.reward.tolist() == [[200.0, 200.0]]
 
 
-@pytest.mark.parametrize("number", [0, -1, 1.5])
+@pytest.mark.parametrize(
+    "number",
+    [0, -1, 1.5, True, None, "1", np.array([1, -1]), np.array([0, 0]), np.array([1, 1, 1])],
+)
 def test_less_than_one_episode_cannot_be_collected(number: Any) -> None:
     with pytest.raises(ConfigError, match="num_episodes must be a whole number"):
         collect_episodes(PointNavigation(2), lambda _: 1 / 0, number, torch.device("cpu"))  # type: ignore[arg-type, return-value]  # not called

@@ -351,10 +351,17 @@ def test_bad_input_is_refused() -> None:
         _trainer(_pearl(), envs=PointNavigation(6))
     with pytest.raises(ConfigError, match="needs a TaskReplayStorage"):
         Trainer(PointNavigation(4), _pearl(), ReplayBuffer(100))
-    with pytest.raises(ConfigError, match="capacity=59 is less than the 60 steps of a visit"):
+    with pytest.raises(ConfigError, match="capacity=59 is less than the 60 steps that a task gets"):
         Trainer(PointNavigation(4), _pearl(), TaskReplayStorage(20, capacity=59))
-    with pytest.raises(ConfigError, match=r"less than the 120 steps.* of the 2 environments"):
+    with pytest.raises(ConfigError, match=r"less than the 120 steps.*are 6 rollouts of 20 steps"):
         Trainer(PointNavigation(8), _pearl(), TaskReplayStorage(20, capacity=119))
+    few = PointNavigation(4, num_train_tasks=2)  # each in two of the four environments
+    with pytest.raises(ConfigError, match=r"less than the 120 steps.*are 6 rollouts of 20 steps"):
+        Trainer(few, _pearl(num_train_tasks=None), TaskReplayStorage(20, capacity=119))
+    # six tasks, of which two are shown twice in the first two rollouts
+    short = _pearl(num_posterior_rollouts=0, num_extra_rollouts=0)
+    with pytest.raises(ConfigError, match=r"less than the 40 steps.*are 2 rollouts of 20 steps"):
+        Trainer(PointNavigation(4), short, TaskReplayStorage(20, capacity=39))
     with pytest.raises(ConfigError, match=r"set actor\.inner_options\.policy to 'stochastic'"):
         _pearl({"inner_options": {"policy": "deterministic"}})
     policy = _pearl().get_exploration_policy()

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import Transition
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.stateful import Stateful
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import StateValue
 from rl_meta import TaskReplayStorage
-from rl_testing.stateful import StatefulSuite
+from rl_testing.stateful import StatefulSuite, check_same_state, copy_state
 from rl_testing.storages import columns_of
 
 NUM_ENVS = 4
@@ -27,10 +27,10 @@ SPEC = StorageSpec(
 )
 
 
-def _storage(**options: int) -> TaskReplayStorage:
+def _storage(spec: StorageSpec = SPEC, **options: int) -> TaskReplayStorage:
     given = {"num_steps": 3, "capacity": 14, "meta_batch_size": 2, "context_size": 5, **options}
     storage = TaskReplayStorage(**given)
-    storage.allocate(SPEC, torch.Generator().manual_seed(0))
+    storage.allocate(spec, torch.Generator().manual_seed(0))
     return storage
 
 
@@ -67,6 +67,8 @@ TASKS = torch.tensor([2, 2, 0, 0])
 
 class TestTaskReplayState(StatefulSuite):
     """A storage with whole rollouts of tasks, and one that is half collected."""
+
+    keeps_its_state = True
 
     def make_part(self) -> Stateful:
         return _storage()
@@ -153,6 +155,51 @@ def test_contexts_end_after_any_of_their_rollouts() -> None:
     share = sum(one < 10.0 for one in largest) / len(largest)
     assert 0.3 < share < 0.7  # of the first rollout alone
     assert max(largest) >= 10.0
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (_storage(capacity=20), r"hold 14 transitions of each task, these 20"),
+        (_storage(num_steps=1), r"'valid' should have shape \(1, 4\)"),
+        (_storage(replace(SPEC, num_envs=2)), r"'valid' should have shape \(2, 2\)"),
+        (
+            _storage(replace(SPEC, observation=TensorSpec((3,), torch.float32))),
+            r"columns: 'observation' should have shape \(3, 6, 3\)",
+        ),
+    ],
+)
+def test_a_state_of_another_storage_is_refused(other: TaskReplayStorage, message: str) -> None:
+    storage = _storage()
+    _collect(storage, 0.0)
+    storage.store_rollout(TASKS, is_context=True)
+    _collect(storage, 10.0, steps=2)
+    before = copy_state(other.state_dict())
+    with pytest.raises(CheckpointError, match=message):
+        other.load_state_dict(storage.state_dict())
+    check_same_state(other.state_dict(), before)
+
+
+def test_transitions_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DataError, match=r"observation: got torch.float32 of shape \(4, 1\); expe"):
+        _collect(_storage(replace(SPEC, observation=TensorSpec((3,), torch.float32))), 0.0)
+    with pytest.raises(DataError, match=r"of shape \(4, 1\); expected torch.float32 of shape \(1,"):
+        _collect(_storage(replace(SPEC, num_envs=1)), 0.0)
+    with pytest.raises(DataError, match=r"action: got torch.float32 .* expected torch.int64"):
+        _collect(_storage(replace(SPEC, action=TensorSpec((1,), torch.int64))), 0.0)
+
+
+def test_buffers_take_memory_as_they_are_filled() -> None:
+    storage = _storage(capacity=10**9)  # 21 GB for each task
+    _collect(storage, 0.0)
+    storage.store_rollout(TASKS[2:].repeat(2), is_context=True)
+    _collect(storage, 10.0)
+    storage.store_rollout(TASKS[2:].repeat(2) + 1, is_context=True)  # a second task
+    assert storage.context(torch.tensor([0]))[0]["reward"][0, :3].tolist() == [0.0, 1.0, 2.0]
+    too_large = _storage(capacity=10**15)
+    _collect(too_large, 0.0)
+    with pytest.raises(ConfigError, match=r"no memory for 1 x 1000000000000000 transitions"):
+        too_large.store_rollout(TASKS[2:].repeat(2), is_context=True)
 
 
 def test_misuse_is_refused() -> None:

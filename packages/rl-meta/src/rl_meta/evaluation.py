@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_core.actor import Actor
 from rl_core.algorithm import EvaluatedEpisodes
 from rl_core.batch import Rollout
+from rl_core.config import Count, check_argument
 from rl_core.env import EnvStep, TaskVecEnv, VecEnv
 from rl_core.gradients.trust_region import Parameters
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -100,8 +101,9 @@ def evaluate_adaptation(
         policy that knows its task comes first, as ``"oracle"``, where the environments know it.
 
     Raises:
-        ConfigError: when there are no tasks, or fewer test tasks.
+        ConfigError: when there are no tasks, or fewer test tasks, or none are asked for.
     """
+    check_argument("num_episodes", num_episodes, Count)
     envs = with_tasks(envs)
     device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]

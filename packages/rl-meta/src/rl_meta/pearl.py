@@ -184,6 +184,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         self._belief = self._prior(config.num_sampled_tasks)
         self._latents = torch.zeros_like(self._belief[0])  # (B, L) from the first rollout on
         self._rows_per_task = 1
+        self._num_tasks = config.num_sampled_tasks
         self._is_drawn = False
         self._num_rollouts = 0
         modules = self.inner.modules
@@ -248,18 +249,26 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def check_storage(self, storage: Storage[ReplayBatch]) -> None:
-        """Refuse a storage that does not know tasks, or holds less than a visit to one of them."""
+        """Refuse a storage that does not know tasks, or holds too little of one of them.
+
+        What a task gets until its context is cleared must fit, in a visit or in the first rollouts.
+        Where fewer tasks than are visited exist, some get several shares of a rollout.
+        """
         if not isinstance(storage, TaskReplayStorage):
             raise ConfigError(
                 f"PEARL needs a TaskReplayStorage, got {type(storage).__name__}; choose the "
                 "storage 'task-replay'"
             )
-        visit = self._rollouts_per_visit * storage.num_steps * self._rows_per_task
-        if storage.capacity < visit:
+        visited, num_tasks = self.config.num_sampled_tasks, self._num_tasks
+        in_visit = self._rollouts_per_visit * -(-visited // num_tasks)
+        first = -(-num_tasks // visited)  # rollouts until all tasks were visited
+        most = max(in_visit, -(-first * visited // num_tasks)) * self._rows_per_task
+        if storage.capacity < most * storage.num_steps:
             raise ConfigError(
-                f"storage.capacity={storage.capacity} is less than the {visit} steps of a visit, "
-                f"which has {self._rollouts_per_visit} rollouts of {storage.num_steps} steps in "
-                f"each of the {self._rows_per_task} environments of a task; make it larger"
+                f"storage.capacity={storage.capacity} is less than the "
+                f"{most * storage.num_steps} steps that a task gets until its context begins anew, "
+                f"which are {most} rollouts of {storage.num_steps} steps in one environment; make "
+                "it larger"
             )
 
     # The mathematics
@@ -378,7 +387,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         tasks = with_tasks(envs)
         count = self.config.num_sampled_tasks
         self._rows_per_task = rows_per_task(tasks, count, "num_sampled_tasks")
-        self._num_train_tasks(tasks)
+        self._num_tasks = self._num_train_tasks(tasks)
 
     def before_rollout(self, envs: VecEnv) -> bool:
         """Give each row its task and a latent, and begin new episodes.

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rl_core.batch import PREPARED_COLUMNS, Rollout, RolloutBatch
-from rl_core.config import Count, check_argument
 from rl_core.env import EnvStep, VecEnv
-from rl_core.errors import EnvironmentFaultError
+from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.types import Observation, map_observation, to_flags, to_numbers, to_tensors
 
 ChooseActions: TypeAlias = Callable[[Observation], tuple[Tensor, Tensor]]
@@ -39,20 +38,26 @@ def collect_episodes(
     Args:
         envs: reset first.
         choose: the policy.
-        num_episodes: in each environment, `(B,)` where these differ; what one does after its last
-            episode has ``valid=False``.
+        num_episodes: in each environment, `(B,)` where these differ and some may play none; what
+            one does after its last episode has ``valid=False``.
         device: where the rollout is wanted.
         seed: of the reset; None goes on with the environments' own generators.
         before_step: called before each step.
         after_step: called after each, with the rows whose episode it ended, `(B,)`.
 
     Raises:
-        ConfigError: for a number that is not whole or below 1.
+        ConfigError: for numbers that are not whole or of another shape, or where all are below 1.
         EnvironmentFaultError: when an episode does not end.
     """
-    check_argument("num_episodes", np.max(num_episodes).item(), Count)
+    left = np.array(num_episodes)
+    is_fitting = left.dtype.kind in "iu" and left.shape in ((), (envs.num_envs,))
+    if not is_fitting or left.min() < 0 or left.max() < 1:
+        raise ConfigError(
+            "num_episodes must be a whole number of at least 1, or an array of one number for each of "
+            f"the {envs.num_envs} environments, got {num_episodes!r}"
+        )
     observation = to_tensors(envs.reset(seed), device)
-    left = np.broadcast_to(num_episodes, envs.num_envs).copy()
+    left = np.broadcast_to(left, envs.num_envs).copy()
     longest = _LONGEST * int(left.max())
     begins = np.ones(envs.num_envs, np.bool_)
     rows: dict[str, list[Any]] = {name: [] for name in _COLUMNS}

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.config import Count, checked_arguments
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError, DataError, in_brief
 from rl_core.stateful import StateReader
 from rl_core.storage import Storage, StorageSpec, TensorSpec
-from rl_core.types import StateDict, to_flags, to_numbers, to_tensors
+from rl_core.types import ArrayObservation, StateDict, to_flags, to_numbers, to_tensors
 
 CONTEXT_COLUMNS = ("observation", "action", "reward", "next_observation")
 """What a context says of each transition; in the extras of a batch as ``context/observation``."""
@@ -59,7 +59,8 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         """Make room for a rollout; tasks get theirs with their first rollout.
 
         Raises:
-            ConfigError: for observations that are not one array, or rewards that are scaled.
+            ConfigError: for observations that are not one array, rewards that are scaled, or when
+                there is no memory for the rollout.
         """
         if spec.scales_rewards:
             raise ConfigError(
@@ -69,23 +70,16 @@ class TaskReplayStorage(Storage[ReplayBatch]):
             )
         if not isinstance(spec.observation, TensorSpec):
             raise ConfigError("task-replay keeps observations that are one array; flatten them")
-        specs = {
+        self._specs = {
             "observation": spec.observation,
             "action": spec.action,
             "reward": TensorSpec((), torch.float32),
             "terminated": TensorSpec((), torch.bool),
             "next_observation": spec.observation,
         }
-
-        def rows(*shape: int) -> dict[str, Tensor]:
-            return {
-                name: torch.zeros(*shape, *one.shape, dtype=one.dtype)
-                for name, one in specs.items()
-            }
-
-        self._rollout = rows(self.num_steps, spec.num_envs)
+        self._rollout = self._new_columns(self.num_steps, spec.num_envs)
         self._valid = torch.zeros(self.num_steps, spec.num_envs, dtype=torch.bool)
-        self._columns = rows(0, self.capacity)  # (tasks, capacity, ...)
+        self._columns = self._new_columns(0, self.capacity)  # (tasks, capacity, ...)
         # Of each task: transitions stored in all, at which of them its context starts and ends, and
         # of how many rollouts it is.
         self._stored = torch.zeros(0, 4, dtype=torch.int64)
@@ -97,32 +91,42 @@ class TaskReplayStorage(Storage[ReplayBatch]):
 
         Raises:
             ConfigError: when the rollout is complete, or nothing was allocated.
+            DataError: when a column has another shape or dtype than was allocated.
         """
         self.check_allocated()
         if self._count == self.num_steps:
             raise ConfigError(f"the rollout is complete after {self.num_steps} steps; update first")
-        cpu = torch.device("cpu")
-        observation = to_tensors(transition.observation, cpu)
-        following = to_tensors(transition.next_observation, cpu)
         terminated, truncated = to_flags(transition.terminated), to_flags(transition.truncated)
-        assert isinstance(observation, Tensor)
-        assert isinstance(following, Tensor)
+        following = self._fit("next_observation", transition.next_observation)
         if transition.final_observation is not None:
-            final = to_tensors(transition.final_observation, cpu)
+            final = self._fit("next_observation", transition.final_observation)
             ended = torch.from_numpy(terminated | truncated)
-            assert isinstance(final, Tensor)
             following = torch.where(ended.view(-1, *[1] * (following.dim() - 1)), final, following)
-        row: dict[str, Tensor] = {
-            "observation": observation,
-            "action": torch.as_tensor(transition.action),
-            "reward": torch.from_numpy(to_numbers(transition.reward)),
-            "terminated": torch.from_numpy(terminated),
+        row = {
+            "observation": self._fit("observation", transition.observation),
+            "action": self._fit("action", transition.action),
+            "reward": self._fit("reward", to_numbers(transition.reward)),
+            "terminated": self._fit("terminated", terminated),
             "next_observation": following,
         }
         for name, column in self._rollout.items():
             column[self._count] = row[name]
         self._valid[self._count] = torch.from_numpy(to_flags(transition.valid))
         self._count += 1
+
+    def _fit(self, name: str, value: ArrayObservation) -> Tensor:
+        """Return one row of a column as a tensor."""
+        column = self._rollout[name]
+        row = to_tensors(value, torch.device("cpu"))
+        if not isinstance(row, Tensor):
+            raise DataError(f"transition.{name}: got a dict; expected an array")
+        if (row.shape, row.dtype) != (column.shape[1:], column.dtype):
+            raise DataError(
+                f"transition.{name}: got {row.dtype} of shape {tuple(row.shape)}; expected "
+                f"{column.dtype} of shape {tuple(column.shape[1:])}, as the storage was allocated "
+                "for"
+            )
+        return row
 
     def store_rollout(self, tasks: Tensor, *, is_context: bool) -> None:
         """Move the rollout into the buffers of its tasks.
@@ -133,14 +137,19 @@ class TaskReplayStorage(Storage[ReplayBatch]):
                 are part of it already.
 
         Raises:
-            ConfigError: when a task has more transitions in its context than its buffer holds.
+            ConfigError: when a task has more transitions in its context than its buffer holds, or
+                there is no memory for the buffers of new tasks.
         """
         missing = int(tasks.max()) + 1 - len(self._stored)
         if missing > 0:
-            self._stored = torch.cat([self._stored, self._stored.new_zeros(missing, 4)])
+            filled, larger = (
+                self._filled,
+                self._new_columns(len(self._stored) + missing, self.capacity),
+            )
             for name, column in self._columns.items():
-                more = column.new_zeros(missing, *column.shape[1:])
-                self._columns[name] = torch.cat([column, more])
+                larger[name][: len(column), :filled] = column[:, :filled]
+            self._columns = larger
+            self._stored = torch.cat([self._stored, self._stored.new_zeros(missing, 4)])
         for task in sorted(set(tasks.tolist())):
             rows = tasks == task
             valid = self._valid[: self._count, rows].T  # one environment after the other
@@ -245,10 +254,10 @@ class TaskReplayStorage(Storage[ReplayBatch]):
     def state_dict(self) -> StateDict:
         """Return the buffers as far as they are filled, the rollout, and the generator's state."""
         self.check_allocated()
-        filled = int(self._stored[:, 0].clamp(max=self.capacity).max()) if len(self._stored) else 0
         return {
             **super().state_dict(),
-            "columns": {name: column[:, :filled] for name, column in self._columns.items()},
+            "capacity": self.capacity,
+            "columns": {name: column[:, : self._filled] for name, column in self._columns.items()},
             "stored": self._stored,
             "rollout": {name: column[: self._count] for name, column in self._rollout.items()},
             "valid": self._valid[: self._count],
@@ -260,21 +269,43 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         """Take over a state returned by `state_dict`; the storage must be allocated.
 
         Raises:
-            CheckpointError: when it does not fit this storage.
+            CheckpointError: when it does not fit this storage; nothing is changed then.
         """
-        self.check_allocated()
         saved = StateReader(state, "storage")
-        self._stored = saved.tensor("stored").to("cpu", copy=True)
+        saved.expect(self.state_dict())
+        if saved.count("capacity") != self.capacity:
+            raise CheckpointError(
+                f"the saved buffers hold {saved.count('capacity')} transitions of each task, these "
+                f"{self.capacity}; resume with the same storage.capacity"
+            )
+        num_tasks, count = len(saved.tensor("stored")), len(saved.tensor("valid"))
+        stored = saved.tensor("stored", like=self._stored.new_empty(num_tasks, 4))
+        valid = saved.tensor("valid", like=self._valid[:count])
+        filled = _filled(stored, self.capacity)
         columns, rollout = saved.reader("columns"), saved.reader("rollout")
-        valid = saved.tensor("valid")
-        self._count = len(valid)
-        self._valid[: self._count] = valid
-        for name, column in self._columns.items():
-            kept = columns.tensor(name)
-            self._columns[name] = column.new_zeros(len(kept), *column.shape[1:])
-            self._columns[name][:, : kept.shape[1]] = kept
-            self._rollout[name][: self._count] = rollout.tensor(name)
+        loaded, rows = self._new_columns(num_tasks, self.capacity), {}
+        for name, column in loaded.items():
+            column[:, :filled] = columns.tensor(name, like=column[:, :filled])
+            rows[name] = rollout.tensor(name, like=self._rollout[name][:count])
         self.load_fields(saved)
+        self._stored, self._columns, self._count = stored.to("cpu", copy=True), loaded, count
+        self._valid[:count] = valid
+        for name, row in rows.items():
+            self._rollout[name][:count] = row
+
+    @property
+    def _filled(self) -> int:
+        """How many transitions the fullest buffer holds."""
+        return _filled(self._stored, self.capacity)
+
+    def _new_columns(self, *rows: int) -> dict[str, Tensor]:
+        try:
+            return {name: spec.zeros(*rows) for name, spec in self._specs.items()}
+        except (MemoryError, ValueError) as error:
+            raise ConfigError(
+                f"storage: there is no memory for {' x '.join(map(str, rows))} transitions "
+                f"({in_brief(error)}); make storage.capacity or storage.num_steps smaller"
+            ) from error
 
     @property
     def _device(self) -> torch.device:
@@ -290,3 +321,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         shape = (len(limits), count)
         drawn = torch.rand(shape, generator=self.generator, dtype=torch.float64)
         return (drawn * limits.unsqueeze(1)).long()
+
+
+def _filled(stored: Tensor, capacity: int) -> int:
+    return int(stored[:, 0].clamp(max=capacity).max()) if len(stored) else 0

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,20 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    def zeros(self, *rows: int) -> Tensor:
+        """Make a column of zeros `(*rows, *shape)` on the CPU.
+
+        Raises:
+            MemoryError: when there is no room for it. Its memory is taken as it is written to, so
+                that one which fits may still become too large.
+        """
+        shape = torch.Size((*rows, *self.shape))
+        size = shape.numel() * self.dtype.itemsize
+        # Other than torch.zeros this asks the system for zero pages, which cost nothing yet. One
+        # byte at least, because PyTorch views no empty array of NumPy's as another dtype.
+        memory = torch.from_numpy(np.zeros(max(size, 1), np.uint8))[:size]
+        return memory.view(self.dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)

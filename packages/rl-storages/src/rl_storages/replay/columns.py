@@ -92,8 +92,7 @@ class Columns:
         self.device = device
         self._directory = directory
         self.by_row = {
-            name: self._allocate(name, (rows, num_envs, *spec.shape), spec.dtype)
-            for name, spec in specs.items()
+            name: self._allocate(name, spec, rows, num_envs) for name, spec in specs.items()
         }
         self.by_slot = {name: column.flatten(0, 1) for name, column in self.by_row.items()}
         self.rows: Mapping[str, Any] = {name: _fast(name, c) for name, c in self.by_row.items()}
@@ -110,15 +109,15 @@ class Columns:
         """What all columns take when they are full."""
         return sum(column.nbytes for column in self.by_row.values())
 
-    def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        size = torch.Size(shape).numel()
+    def _allocate(self, name: str, spec: TensorSpec, *rows: int) -> Tensor:
+        shape = torch.Size((*rows, *spec.shape))
         if self._directory is not None:
-            raw = _mapped_file(self._directory, max(size * dtype.itemsize, 1))
-            return torch.from_numpy(raw)[: size * dtype.itemsize].view(dtype).view(shape)
+            size = shape.numel() * spec.dtype.itemsize
+            raw = _mapped_file(self._directory, max(size, 1))
+            return torch.from_numpy(raw)[:size].view(spec.dtype).view(shape)
         if self.device.type != "cpu" and name not in HOST_COLUMNS:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-        # Other than torch.zeros this asks the system for zero pages, which cost nothing yet.
-        return torch.from_numpy(np.zeros(size * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+            return torch.zeros(shape, dtype=spec.dtype, device=self.device)
+        return spec.zeros(*rows)
 
 
 def _mapped_file(directory: Path, size: int) -> Array:
