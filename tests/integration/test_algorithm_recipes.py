@@ -154,3 +154,12 @@ def test_redq_and_droq_are_sac_with_these_options(
     ours = compose(algorithm, "Pendulum-v1")
     assert ours.algorithm.kwargs == sac.algorithm.kwargs
     assert (ours.actor, ours.storage, ours.env) == (sac.actor, sac.storage, sac.env)
+
+
+def test_a_recipe_names_the_version_of_an_id() -> None:
+    # so that a run which is resumed after an update goes on with the environment that it began with
+    assert compose("ppo", "CartPole").env.name == "CartPole-v1"
+    assert compose("ppo", "CartPole-v0").env.name == "CartPole-v0"
+    assert compose("maml-trpo", "PointNavigation-v0").env.name == "PointNavigation-v0"
+    with pytest.raises(ConfigError, match="did you mean 'CartPole"):
+        compose("ppo", "CartPol")

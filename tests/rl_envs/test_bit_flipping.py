@@ -10,6 +10,8 @@ from rl_envs import BitFlipping, make_vec
 def test_it_is_an_environment() -> None:
     check_env(BitFlipping(4), skip_render_check=True)
     assert isinstance(gymnasium.make("BitFlipping-v0").unwrapped, BitFlipping)
+    with make_vec("BitFlipping-v0", env_kwargs={"num_bits": 6}) as envs:
+        assert envs.max_episode_steps == 6
 
 
 def test_flipping_the_wrong_bits_reaches_the_goal() -> None:

@@ -184,7 +184,34 @@ def test_real_numbers_are_no_categories(vectorize: Callable[[EnvFunctions], VecE
         envs.step(np.array([0, 1], np.int32))
         with pytest.raises(DataError, match=r"dtype float32; expected int64 for Discrete\(2\)"):
             envs.step(np.array([0.0, 0.7], np.float32))
+        with pytest.raises(DataError, match=r"dtype complex128; expected int64 for Discrete\(2\)"):
+            envs.step(np.array([0j, 0j]))
+        with pytest.raises(DataError, match=r"holds 0 to 18446744073709551615; expected int64"):
+            envs.step(np.array([0, 2**64 - 1], np.uint64))
         envs.step(np.array([False, True]))  # and nothing is wrong afterwards
+
+
+@pytest.mark.parametrize("action", [[["a"], ["b"]], [[1j], [0.0]], [[None], [0.0]]])
+def test_what_is_no_number_is_no_action(action: Any) -> None:
+    with make_vec("Pendulum-v1", 2) as envs:
+        envs.reset()
+        with pytest.raises(DataError, match=r"the action .*"):
+            envs.step(np.array(action))
+
+
+@pytest.mark.parametrize(
+    "name", ["mask_velocity", "time_feature", "action_mask", "check", "testing", "preset"]
+)
+def test_flags_are_true_or_false(name: str) -> None:
+    options: Any = {name: "no"}
+    with pytest.raises(ConfigError, match=rf"env\.{name} must be True or False, got 'no'"):
+        make_vec("CartPole-v1", **options)
+
+
+def test_a_recipe_names_the_version_of_an_id() -> None:
+    with make_vec("Pendulum", 2) as envs:
+        assert envs.component is not None
+        assert envs.component.name == "Pendulum-v1"
 
 
 @pytest.mark.parametrize("vectorize", [_in_turn, _in_workers, _in_shared_workers])

@@ -145,6 +145,14 @@ class TestAtari:
             assert (observation.shape, observation.dtype) == ((2, 4, 84, 84), np.dtype(np.uint8))
             assert envs.single_action_space == gymnasium.spaces.Discrete(4)
 
+    @pytest.mark.parametrize("num_envs", [2, 6])
+    @pytest.mark.parametrize("name", ["frameskip", "max_episode_steps"])
+    def test_what_contradicts_the_preparation_is_refused(self, name: str, num_envs: int) -> None:
+        with pytest.raises(ConfigError, match=rf"env_kwargs\.{name} does not go with the preset"):
+            make_vec("ALE/Breakout-v5", num_envs, env_kwargs={name: 2})
+        with make_vec("ALE/Breakout-v5", 1, env_kwargs={name: 2}, preset=False):
+            pass
+
     def test_lives_and_clipping_are_for_training_alone(self) -> None:
         lengths = {}
         for testing in (False, True):

@@ -1,5 +1,6 @@
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import gymnasium
@@ -303,6 +304,16 @@ def test_a_pool_is_the_environment_of_its_task() -> None:
         _assert_close(envs.step(np.zeros((2, 1), np.float32)).reward, [-first, -second])
     assert built == [1, 2, 1]  # each row keeps what it has built, from the first on
     envs.close()
+
+
+def test_a_pool_has_the_time_limit_of_its_environments() -> None:
+    def pool() -> TaskPool:
+        return TaskPool([partial(gymnasium.make, "Pendulum-v1")], [TargetEnv])
+
+    with make_vec(pool, 2) as envs:
+        assert envs.max_episode_steps == 200
+    with make_vec(partial(TaskPool, [TargetEnv], [TargetEnv]), 2) as envs:
+        assert envs.max_episode_steps is None
 
 
 def test_a_pool_needs_environments_of_the_same_spaces() -> None:

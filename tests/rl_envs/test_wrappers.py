@@ -113,8 +113,9 @@ def test_what_cannot_be_masked_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="did you mean 'CartPole'"):
         MaskVelocity(CartPoles())
-    with pytest.raises(ConfigError, match="expected entries from 0 to 3"):
-        MaskVelocity(CartPoles(), velocity_indices=[4])
+    for indices in ([4], [1.5], []):
+        with pytest.raises(ConfigError, match="expected entries from 0 to 3"):
+            MaskVelocity(CartPoles(), velocity_indices=cast("list[int]", indices))
     with pytest.raises(SpaceError, match="leaves nothing"):
         MaskVelocity(CartPoles(), velocity_indices=range(4))
     with pytest.raises(SpaceError, match="rank 1"):

@@ -12,6 +12,7 @@ from rl_envs.maker import EnvMaker as EnvMaker
 from rl_envs.maker import EnvWrapper as EnvWrapper
 from rl_envs.maker import checked_num_envs as checked_num_envs
 from rl_envs.registry import find_spec as find_spec
+from rl_envs.registry import with_version as with_version
 from rl_envs.vector.gymnasium_vector import GymVecEnv as GymVecEnv
 from rl_envs.vector.sync import SyncVecEnv as SyncVecEnv
 from rl_envs.vector.workers import ProcessVecEnv as ProcessVecEnv

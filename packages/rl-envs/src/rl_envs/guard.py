@@ -213,17 +213,23 @@ def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
     """Return the id and time limit of an environment; the class's name if it is not registered."""
     if not isinstance(spec, EnvSpec):
         # EnvPool has specs of its own, which name the limit but not the id.
-        limit = getattr(getattr(spec, "config", None), "max_episode_steps", None)
+        config = getattr(spec, "config", None)
+        limit = getattr(config, "max_episode_steps", None) or _counted_steps(env)
         while isinstance(env, gymnasium.Wrapper):
             if isinstance(env, TimeLimit):
                 limit = env._max_episode_steps
             env = env.env
         return type(env).__name__, limit
-    # Atari games count frames themselves, of which a step has at least one; MiniGrid counts steps.
+    # Atari games count frames themselves, of which a step has at least one.
     own = spec.max_episode_steps or spec.kwargs.get("max_num_frames_per_episode")
-    if own is None and str(spec.entry_point).startswith("minigrid"):
-        own = getattr(getattr(env, "unwrapped", None), "max_steps", None)
-    return spec.id, spec.kwargs.get("max_episode_steps", own)
+    return spec.id, spec.kwargs.get("max_episode_steps", own or _counted_steps(env))
+
+
+def _counted_steps(env: object) -> int | None:
+    """Return the limit of an environment that counts steps itself: one of MiniGrid's or of ours."""
+    plain = getattr(env, "unwrapped", None)
+    modules = (kind.__module__.partition(".")[0] for kind in type(plain).__mro__)
+    return getattr(plain, "max_steps", None) if {"minigrid", "rl_envs"} & {*modules} else None
 
 
 def _form(observation: object) -> object:

@@ -52,7 +52,8 @@ class EnvMaker:
         name: the id, with its version, or the name of the function.
 
     Raises:
-        ConfigError: if the id is unknown, or an argument has the wrong type.
+        ConfigError: if the id is unknown, or an argument has the wrong type or contradicts the
+            preset.
         MissingExtraError: if the id's package is known and not installed.
     """
 
@@ -78,6 +79,12 @@ class EnvMaker:
             raise ConfigError(
                 f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', or a "
                 "function that builds one environment"
+            )
+        excluded = {} if self.preset is None else self.preset.excluded
+        for name in excluded.keys() & self.kwargs.keys():
+            raise ConfigError(
+                f"env_kwargs.{name} does not go with the preset of {env}: {excluded[name]}; or set "
+                "preset to False, to take the environment as it is registered"
             )
         for wrapper in wrappers:
             if not callable(wrapper):

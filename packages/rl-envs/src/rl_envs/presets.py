@@ -30,6 +30,7 @@ class Preset:
         native_kwargs: default arguments of their vectorized form, by whether it is for testing.
         prepare: wraps a training or a testing environment; the second argument says whether it is
             for testing.
+        excluded: arguments of the environments that would contradict what prepares them, and why.
         conflicts: versions of packages that are known not to go together.
     """
 
@@ -42,6 +43,7 @@ class Preset:
     kwargs: Mapping[str, object] = field(default_factory=dict)
     native_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
     prepare: Callable[[gymnasium.Env, bool], gymnasium.Env] | None = None
+    excluded: Mapping[str, str] = field(default_factory=dict)
     conflicts: tuple["Conflict", ...] = ()
 
     def require(self, env_id: str) -> None:
@@ -127,6 +129,10 @@ PRESETS = (
             True: {"episodic_life": False, "reward_clipping": False, "frameskip": 4},
         },
         prepare=prepare_atari,
+        excluded={
+            "frameskip": "an action always plays 4 frames",
+            "max_episode_steps": "it would count frames; give max_num_frames_per_episode instead",
+        },
     ),
     Preset(
         "PyBullet",

@@ -53,6 +53,20 @@ def find_spec(env_id: str) -> EnvSpec:
     raise ConfigError(f"no environment is registered as '{env_id}'{hint}")
 
 
+def with_version(env_id: str) -> str:
+    """Return an id with its version: the newest, where it names none.
+
+    Raises:
+        ConfigError: as `find_spec`, for an id without a version.
+        MissingExtraError: likewise.
+    """
+    try:
+        is_complete = parse_env_id(env_id)[2] is not None
+    except gymnasium.error.Error:
+        is_complete = True  # not one of Gymnasium's
+    return env_id if is_complete else find_spec(env_id).id
+
+
 def _registered(env_id: str) -> EnvSpec | None:
     """Return what an id is registered as; without a version, the newest."""
     if env_id in gymnasium.registry:

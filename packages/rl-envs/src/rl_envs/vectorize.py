@@ -154,17 +154,18 @@ def make_vec(
                 f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
                 "'async' has processes; set vectorization to 'async', or leave it out"
             )
-    check_argument("env.stack_size", stack_size, Count)
+    named: dict[str, Json] = {
+        "mask_velocity": mask_velocity,
+        "rescale_observation": rescale_observation,
+        "stack_size": stack_size,
+        "time_feature": time_feature,
+        "rescale_action": rescale_action,
+        "action_mask": action_mask,
+    }
+    for name, value in {"check": check, "testing": testing, "preset": preset, **named}.items():
+        check_argument(f"env.{name}", value, Count if name == "stack_size" else bool)
     check_argument("env.training_reward_scale", training_reward_scale, Positive)
     check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
-    named: dict[str, Json] = {
-        "mask_velocity": bool(mask_velocity),
-        "rescale_observation": bool(rescale_observation),
-        "stack_size": stack_size,
-        "time_feature": bool(time_feature),
-        "rescale_action": bool(rescale_action),
-        "action_mask": bool(action_mask),
-    }
     all_wrappers = [
         partial(wrapper, stack_size=stack_size) if name == "stack_size" else wrapper
         for name, wrapper in WRAPPERS.items()
@@ -212,8 +213,10 @@ def make_vec(
             "timeout_s": "none" if timeout_s is None else timeout_s,
             **{name: value for name, value in others.items() if value != defaults[name]},
         }
+        is_gymnasiums = vectorization != "envpool" and maker.spec is not None
+        name = maker.name if is_gymnasiums else env
         with suppress(ConfigError):  # no recipe holds arguments that have no plain form
-            component = ComponentSpec("env", env, options)
+            component = ComponentSpec("env", name, options)
     if vectorization == "envpool":
         if not isinstance(env, str) or all_wrappers:
             raise ConfigError(

@@ -70,7 +70,7 @@ class MaskVelocity(gymnasium.ObservationWrapper, RecordConstructorArgs):
             raise SpaceError(f"the observation space is {space}; expected a Box of rank 1")
         size = space.shape[0]
         hidden = _known_indices(env, size) if velocity_indices is None else tuple(velocity_indices)
-        if any(not 0 <= index < size for index in hidden):
+        if not hidden or any(index not in range(size) for index in hidden):
             raise ConfigError(
                 f"velocity_indices={list(hidden)}; expected entries from 0 to {size - 1}"
             )

@@ -53,8 +53,8 @@ def collect_episodes(
     is_fitting = left.dtype.kind in "iu" and left.shape in ((), (envs.num_envs,))
     if not is_fitting or left.min() < 0 or left.max() < 1:
         raise ConfigError(
-            "num_episodes must be a whole number of at least 1, or an array of one number for each of "
-            f"the {envs.num_envs} environments, got {num_episodes!r}"
+            "num_episodes must be a whole number of at least 1, or an array of one number for each "
+            f"of the {envs.num_envs} environments, got {num_episodes!r}"
         )
     observation = to_tensors(envs.reset(seed), device)
     left = np.broadcast_to(left, envs.num_envs).copy()

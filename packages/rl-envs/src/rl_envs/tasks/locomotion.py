@@ -13,6 +13,7 @@ from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 from torch import Tensor
 
+from rl_core.config import check_argument
 from rl_core.env import TaskSplit
 from rl_core.types import Array
 from rl_envs.tasks.sampler import SampledTasks, draw_fixed, uniform
@@ -34,6 +35,7 @@ class HalfCheetahDir(HalfCheetahEnv):
 
     def __init__(self, with_replacement: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_argument("with_replacement", with_replacement, bool)
         self._with_replacement = with_replacement
 
     def sample_tasks(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_core.config import check_argument
 from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError, nearest
 from rl_core.types import Array, StateDict
@@ -45,6 +46,7 @@ class MetaWorldML1(gymnasium.Env[Array, Array]):
         with_replacement: bool = False,
         render_mode: str | None = None,
     ) -> None:
+        check_argument("with_replacement", with_replacement, bool)
         self._with_replacement = with_replacement
         benchmark = _ml1(env_name, goal_seed)
         (build,) = benchmark.train_classes.values()

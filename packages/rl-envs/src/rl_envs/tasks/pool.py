@@ -7,10 +7,12 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from rl_core.config import check_argument
 from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.seeding import spawn_seed
 from rl_core.types import Array
+from rl_envs.guard import name_and_limit
 from rl_envs.tasks.sampler import draw_fixed
 
 BuildEnv: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
@@ -26,6 +28,9 @@ class TaskPool(gymnasium.Env[Any, Any]):
         train: environments to train on, in order of their numbers from 0.
         test: environments to test on, whose numbers follow.
         with_replacement: draw train tasks with replacement: one may come twice in a batch.
+
+    Attributes:
+        max_steps: the time limit of the first environment; None where it has none.
 
     Raises:
         ConfigError: when there is none to train or to test on.
@@ -46,9 +51,11 @@ class TaskPool(gymnasium.Env[Any, Any]):
             )
         self._builders = [*train, *test]
         self._num_train = len(train)
+        check_argument("with_replacement", with_replacement, bool)
         self._with_replacement = with_replacement
         self._built: dict[int, gymnasium.Env[Any, Any]] = {}
         self._env = self._built[0] = self._builders[0]()
+        _, self.max_steps = name_and_limit(self._env.spec, self._env)
         self._number = 0
         self._seed: int | None = None
         self._is_seeded: set[int] = set()

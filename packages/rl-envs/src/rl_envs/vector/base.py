@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rl_core.config import ComponentSpec
-from rl_core.env import VecEnv, action_error, action_shape
+from rl_core.env import VecEnv, action_error, action_shape, keeps_integers
 from rl_core.errors import CheckpointError, DataError, EnvironmentFaultError, in_brief
 from rl_core.seeding import checked_seed, resumed_seed
 from rl_core.spaces import Space
@@ -210,7 +210,8 @@ class BaseGymVecEnv(VecEnv):
         """Return a step's actions as an array of the environments' kind and dtype.
 
         Raises:
-            DataError: for another shape, or real numbers where categories are asked for.
+            DataError: for another shape, for what is no number, and where categories are asked for
+                for real numbers and those that do not fit.
         """
         actions: Rows = action
         if (
@@ -227,11 +228,8 @@ class BaseGymVecEnv(VecEnv):
             raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
         if actions.dtype is not self._usual_action_dtype:
             wanted = self._action_space.dtype
-            if not (wanted is None or np.issubdtype(wanted, np.floating) or _are_whole(actions)):
-                raise DataError(
-                    f"the action has dtype {actions.dtype}; expected {wanted} for "
-                    f"{self._action_space}"
-                )
+            if wanted is not None and (problem := _action_problem(actions, wanted)):
+                raise DataError(f"the action {problem}; expected {wanted} for {self._action_space}")
             if isinstance(actions, np.ndarray) and wanted is not None and actions.dtype != wanted:
                 return actions.astype(wanted)
             self._usual_action_dtype = actions.dtype
@@ -261,10 +259,16 @@ class BaseGymVecEnv(VecEnv):
             raise self._located(call, error) from (error.__cause__ or error)
 
 
-def _are_whole(actions: Rows) -> bool:
+def _action_problem(actions: Rows, wanted: np.dtype[Any]) -> str | None:
+    """Say what would be lost if actions were converted to a dtype; None if nothing."""
+    is_real = np.issubdtype(wanted, np.floating)
     if isinstance(actions, torch.Tensor):
-        return not actions.is_floating_point()
-    return actions.dtype.kind in "biu"
+        is_fitting = is_real or not actions.is_floating_point()
+    else:
+        is_fitting = actions.dtype.kind in ("biuf" if is_real else "biu")
+        if is_fitting and not keeps_integers(actions, wanted):
+            return f"holds {actions.min()} to {actions.max()}"
+    return None if is_fitting else f"has dtype {actions.dtype}"
 
 
 def spread_seed(seed: int, num_envs: int) -> list[int]:

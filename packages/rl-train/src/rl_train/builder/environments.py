@@ -11,7 +11,15 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
-from rl_envs import AnyEnv, as_vec_env, find_spec, is_built, is_vector_class, registered_env
+from rl_envs import (
+    AnyEnv,
+    as_vec_env,
+    find_spec,
+    is_built,
+    is_vector_class,
+    registered_env,
+    with_version,
+)
 from rl_train.builder.components import as_table
 from rl_train.trainer import TrainerConfig
 
@@ -72,11 +80,11 @@ def build_test_envs(
 def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
     """Check the options of environments, add their defaults, and name them for a recipe.
 
-    What has no registered name is called ``custom``.
+    What has no registered name is called ``custom``, and an id gets its version.
 
     Raises:
-        ConfigError: for an unknown option, or one that means nothing to environments that are
-            built.
+        ConfigError: for an unknown option, one that means nothing to environments that are built,
+            or an unknown id without a version.
     """
     if is_built(env):
         unused = [name for name in kwargs if name != "num_envs"]
@@ -95,6 +103,8 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
     name = env if isinstance(env, str) else CUSTOM
     if is_vector_class(source := registered_env(env)):
         return ComponentSpec("env", name, as_table(decode(options_of(source), kwargs, "env")))
+    if isinstance(source, str) and kwargs.get("vectorization") != "envpool":
+        name = with_version(source)
     return ComponentSpec("env", name, as_table(_vectorizer_options(source, kwargs)))
 
 
