@@ -523,6 +523,15 @@ def test_agents_are_not_saved_where_another_one_would_be_loaded(tmp_path: Path) 
     ]
 
 
+def test_agents_are_not_saved_over_a_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"  # such as one that was written for --config, or of a group
+    recipe.write_text("[algorithm]\n")
+    with pytest.raises(CheckpointError, match=r"recipe\.toml is of another agent or another time"):
+        small_agent().save(tmp_path)
+    assert recipe.read_text() == "[algorithm]\n"
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_an_agent_that_was_only_loaded_is_saved_whole(tmp_path: Path, algorithm: str) -> None:
     """With counters, generators, replayed transitions, and what was settled when it trained."""

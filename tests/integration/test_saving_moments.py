@@ -151,6 +151,17 @@ def test_nothing_is_saved_in_the_middle_of_an_update(tmp_path: Path) -> None:
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+def test_an_agent_is_not_saved_in_the_middle_of_an_update(tmp_path: Path) -> None:
+    class Save(Callback):
+        def on_epoch_end(self, trainer: Trainer, index: int) -> None:
+            agent.save(tmp_path / "saved")
+
+    agent = ppo()
+    with pytest.raises(ConfigError, match="in the middle of an update"):
+        agent.train(256, callbacks=[Save()], progress=False)
+    assert not (tmp_path / "saved").exists()
+
+
 def test_an_evaluation_in_which_a_callback_saved_is_not_repeated(tmp_path: Path) -> None:
     class Count(Callback):
         def __init__(self) -> None:

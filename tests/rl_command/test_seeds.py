@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from rl_command.errors import UsageError
 from rl_command.evaluation import statistics_over_runs
 from rl_command.seeds import read_seeds
 from rl_core.errors import ConfigError
-from rl_train import Trainer
+from rl_train import Trainer, make
 from rl_train.collecting import Collector
 
 Run = Callable[..., tuple[int, str, str]]
@@ -286,6 +287,43 @@ def test_runs_of_other_lengths_keep_apart_where_the_storage_follows_a_schedule(
     assert status == 0, out
     with Path("curves.csv").open() as file:
         assert {row["runs"] for row in csv.DictReader(file)} == {"1"}
+
+
+def test_runs_share_a_curve_whatever_process_stepped_their_environments(
+    rl: Run, trained_run: Path, tmp_path: Path
+) -> None:
+    for seed, written in ((7, "sync"), (8, "async")):
+        shutil.copytree(trained_run, tmp_path / f"seed-{seed}")
+        recipe = tmp_path / f"seed-{seed}" / "recipe.toml"
+        values = {"vectorization": f'"{written}"', "num_workers": "2", "seed": str(seed)}
+        text = recipe.read_text()
+        for name, value in values.items():
+            text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text)
+            assert count == 1
+        recipe.write_text(text)
+    status, out, err = rl("plot", tmp_path / "seed-7", tmp_path / "seed-8")
+    assert (status, err) == (0, "")
+    assert out.startswith("ppo on CartPole-v1 (2 runs)")
+
+
+def test_runs_on_environments_of_ones_own_are_told_apart_by_their_classes(
+    rl: Run, needs_ppo: None, tmp_path: Path
+) -> None:
+    class First(CartPoleEnv):
+        pass
+
+    class Second(CartPoleEnv):
+        pass
+
+    options: dict[str, Any] = {"num_envs": 2, "num_steps": 64, "hidden_sizes": [8]}
+    for number, env in enumerate((First, First, Second)):
+        agent = make("ppo", env, seed=number, **options)
+        agent.train(128, run_dir=tmp_path / f"run-{number}", progress=False)
+    status, _, err = rl("plot", *sorted(tmp_path.glob("run-*")), "--csv", "curves.csv")
+    assert (status, err) == (0, "")
+    with Path("curves.csv").open() as file:
+        names = {row["curve"] for row in csv.DictReader(file)}
+    assert names == {"ppo on First (2 runs)", "ppo on Second"}
 
 
 def test_curves_of_one_folder_keep_apart(rl: Run, trained_run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -294,6 +296,18 @@ def test_the_digest_ignores_the_order_of_keys_only() -> None:
         {},
     ]
     assert len({state_digest(state) for state in states}) == len(states)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True), (np.str_("a"), "a")],
+)
+def test_numbers_of_numpy_are_saved_as_those_of_python(
+    tmp_path: Path, number: Any, expected: object
+) -> None:
+    loaded = load_checkpoint(save_checkpoint(tmp_path, 1, {"a": [number]}, recipe=RECIPE))
+    (value,) = cast("list[Any]", loaded.state["a"])
+    assert (value, type(value)) == (expected, type(expected))
 
 
 # What cannot be saved

@@ -68,6 +68,13 @@ def test_episodes_that_do_not_end_are_cut_and_told(mode: AutoresetMode) -> None:
     assert result.as_dict()["num_cut"] == 2
 
 
+@pytest.mark.parametrize("limit", [0, -1, 2.5])
+def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+    envs = counting_envs([[10]], [True], AutoresetMode.NEXT_STEP)
+    with pytest.raises(ConfigError, match="max_episode_steps must be a whole number of at least 1"):
+        evaluate_policy(_actor(envs), envs, 1, max_episode_steps=limit)
+
+
 def test_an_episode_without_a_limit_is_cut_after_5000_steps() -> None:
     envs = counting_envs([[6000]], [True], AutoresetMode.NEXT_STEP)
     assert envs.max_episode_steps is None

@@ -312,6 +312,33 @@ def test_a_row_that_a_full_disk_cut_off_is_no_row(tmp_path: Path) -> None:
     assert path.read_text().split() == ["step,a", "1000,2.5"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    CsvLogger(tmp_path).log(1000, {"a": 2.5})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as spreadsheets write it
+    CsvLogger(tmp_path, resume_step=1000).log(2000, {"a": 3.5})
+    assert path.read_text().split() == ["step,a", "1000,2.5", "2000,3.5"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (CsvLogger, b"step;a\n1000;2.5\n"),
+        (CsvLogger, b"step,a\nx,2.5\n"),
+        (CsvLogger, b"step,a\n1000,\xff\n"),
+        (TextLogger, b"--- step 1,000, \xff ---\n"),
+    ],
+)
+def test_files_that_another_program_changed_are_named(
+    tmp_path: Path, kind: type[CsvLogger] | type[TextLogger], content: bytes
+) -> None:
+    path = tmp_path / ("metrics.csv" if kind is CsvLogger else "metrics.txt")
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{path.name} is not as it was written.*move it away"):
+        kind(tmp_path, resume_step=1000)
+    assert path.read_bytes() == content
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("kind", [CsvLogger, TextLogger])
 def test_a_full_disk_is_the_same_error_for_all_files(

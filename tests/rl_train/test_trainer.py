@@ -840,6 +840,30 @@ def test_half_an_update_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list_checkpoints(tmp_path / "checkpoints")
 
 
+@pytest.mark.parametrize("event", ["epoch_start", "epoch_end", "minibatch_start", "minibatch_end"])
+def test_a_callback_that_fails_within_an_update_is_told_that_nothing_was_saved(
+    tmp_path: Path, event: str
+) -> None:
+    def fail(self: Callback, trainer: Trainer, index: int) -> None:
+        raise RuntimeError("a bug in a callback")
+
+    failing = type("Failing", (Callback,), {f"on_{event}": fail})
+    trainer = _trainer(tmp_path, callbacks=(failing(),))
+    with pytest.raises(RuntimeError, match="a bug") as failure:
+        trainer.train(total_updates=2)
+    (note,) = failure.value.__notes__
+    assert note.startswith("rl-train: nothing was saved, as a run cannot go on from the middle of")
+
+
+def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    class Block(Callback):
+        def on_training_end(self, trainer: Trainer) -> None:
+            (tmp_path / "summary.json").mkdir()
+
+    with pytest.warns(UserWarning, match=r"summary\.json could not be written: Is a directory"):
+        assert _trainer(tmp_path, callbacks=(Block(),)).train(total_updates=1).total_updates == 1
+
+
 def test_a_session_that_could_not_begin_leaves_an_empty_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -854,11 +878,14 @@ def test_a_session_that_could_not_begin_leaves_an_empty_directory(
     assert _trainer(tmp_path).train(total_updates=1).total_updates == 1
     with monkeypatch.context() as patch:
         patch.setattr("rl_train.trainer.trainer.open_loggers", fail)
-        again = _trainer(tmp_path)
+        recipe = (tmp_path / "recipe.toml").read_text()
+        again = _trainer(tmp_path, config=TrainerConfig(log_every=1))
         again.resume()
         with pytest.raises(MissingExtraError):
             again.train(total_updates=2)
-    assert (tmp_path / "summary.json").exists()  # of a run that had begun, nothing is removed
+    # of a run that had begun, nothing is removed or changed
+    assert (tmp_path / "summary.json").exists()
+    assert (tmp_path / "recipe.toml").read_text() == recipe
 
 
 def test_what_was_saved_before_a_session_that_could_not_begin_stays(

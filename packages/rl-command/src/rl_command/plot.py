@@ -11,7 +11,7 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import METRICS, RECIPE, runs_in
 from rl_command.summary import shows_lines
-from rl_core.config import LENGTHS, Config, Recipe
+from rl_core.config import LENGTHS, ComponentSpec, Config, Recipe
 from rl_train.recipe_files import load_recipe
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -86,15 +86,15 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
         if not (run / RECIPE).is_file():
             raise UsageError(f"{run} is not a run: it has no {RECIPE}")
         own = load_recipe(run / RECIPE)
-        kept = ["restart_model", *(LENGTHS if _has_schedules(own) else ())]
+        kept = ["restart_model", "custom", *(LENGTHS if _has_schedules(own) else ())]
         resolved = {name: own.resolved[name] for name in kept if name in own.resolved}
-        recipe = replace(own, seed=0, resolved=resolved)
+        recipe = replace(own, env=_without_processes(own.env), seed=0, resolved=resolved)
         alike = (by_seed for other, by_seed in groups if other == recipe)
         free = next((by_seed for by_seed in alike if own.seed not in by_seed), None)
         if free is None:  # a repeated seed is no further sample
             groups.append((recipe, free := {}))
         free[own.seed] = run
-    names = [f"{recipe.algorithm.name} on {recipe.env.name}" for recipe, _ in groups]
+    names = [f"{_name(recipe, 'algorithm')} on {_name(recipe, 'env')}" for recipe, _ in groups]
     # Where names are alike, the argument tells groups apart; where that is alike too, a run.
     for where in (lambda run: runs[run], str):
         names = [
@@ -105,6 +105,21 @@ def _grouped(runs: Mapping[Path, str]) -> dict[str, list[Path]]:
         f"{name} ({len(by_seed)} runs)" if len(by_seed) > 1 else name: list(by_seed.values())
         for name, (_, by_seed) in zip(names, groups, strict=True)
     }
+
+
+def _name(recipe: Recipe, kind: str) -> str:
+    """Return the name of a part, which the user's own have among what was resolved."""
+    custom = recipe.resolved.get("custom", {})
+    assert isinstance(custom, Mapping)
+    return str(custom.get(kind, getattr(recipe, kind).name))
+
+
+def _without_processes(env: ComponentSpec) -> ComponentSpec:
+    """Leave out in which processes environments step, which makes no difference to a run."""
+    if env.kwargs.get("vectorization") not in ("sync", "async"):
+        return env
+    names = ("vectorization", "num_workers")
+    return replace(env, kwargs={n: value for n, value in env.kwargs.items() if n not in names})
 
 
 def _has_schedules(recipe: Recipe) -> bool:

@@ -1,6 +1,7 @@
 """The summaries that commands print of a run or an evaluation."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,6 @@ def print_training(
     """
     title = f"{recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}"
     curves = {name: read_curve(run_dir / METRICS, name) for name in (TRAIN_RETURN, TEST_RETURN)}
-    draw_image(curves, run_dir / "curve.png", title)
     preset = str(recipe.resolved.get("preset", ""))
     chosen = f", preset {preset.partition('@')[2]}".rstrip() if preset else ""
     resumed = result.session_steps < result.total_steps
@@ -46,6 +46,11 @@ def print_training(
         lines += [f"evaluation  {result.evaluation}"]
     lines += [f"run         {run_dir}", "next        " + "\n            ".join(following)]
     print("\n".join(lines))
+    image = run_dir / "curve.png"
+    try:
+        draw_image(curves, image, title)
+    except OSError as error:
+        warnings.warn(f"{image} could not be written: {error.strerror or error}", stacklevel=2)
 
 
 def _reason(recipe: Recipe) -> str:

@@ -245,8 +245,9 @@ class Agent:
             The directory of the checkpoint.
 
         Raises:
-            CheckpointError: when the newest checkpoint there is not the one that was saved or
-                loaded last, or of this step, or writing fails.
+            CheckpointError: when the directory holds another recipe, or its newest checkpoint is
+                not the one that was saved or loaded last, or is of this step, or writing fails.
+            ConfigError: in the middle of an update.
         """
         directory = Path(directory)
         if self._trainer is None and self._checkpoint is not None:
@@ -254,16 +255,16 @@ class Agent:
             grade = self._checkpoint.resume_grade
         else:
             trainer = self._trainer or self._new_trainer()
-            step, state = trainer.total_steps, trainer.state_dict()
+            step, state = trainer.total_steps, trainer.savable_state()
             grade = trainer.resume_grade
-        checkpoints = directory / "checkpoints"
-        for newest in list_checkpoints(checkpoints)[-1:]:
-            if newest.resolve() != self._newest:
+        checkpoints, file = directory / "checkpoints", directory / "recipe.toml"
+        for found in list_checkpoints(checkpoints)[-1:] or [file]:
+            if found.resolve() != self._newest and found.exists():
                 raise CheckpointError(
-                    f"{newest} is of another agent or another time; save into a new directory"
+                    f"{found} is of another agent or another time; save into a new directory"
                 )
         path = save_checkpoint(checkpoints, step, state, recipe=self.recipe, resume_grade=grade)
-        save_recipe(self.recipe, directory / "recipe.toml")
+        save_recipe(self.recipe, file)
         self._newest = path.resolve()
         return path
 

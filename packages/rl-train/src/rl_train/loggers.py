@@ -23,7 +23,7 @@ from typing import Literal, Protocol, TextIO, cast, final
 import torch
 from torch import Tensor
 
-from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtraError
+from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtraError, in_brief
 from rl_core.logger import Logger
 
 _RESERVED = ("step", "time")
@@ -110,6 +110,7 @@ class CsvLogger(Logger):
 
     Raises:
         ConfigError: when the file cannot be written.
+        DataError: when what is there is not what this logger wrote.
     """
 
     def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
@@ -120,7 +121,9 @@ class CsvLogger(Logger):
             if resume_step is not None and self._path.exists():
                 self._columns, rows = self._read()
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._replace([row for row in rows if int(row["step"]) <= cast("int", resume_step)])
+            with _as_data_error(self._path):
+                kept = [row for row in rows if int(row["step"]) <= cast("int", resume_step)]
+            self._replace(kept)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row.
@@ -142,9 +145,10 @@ class CsvLogger(Logger):
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         """Read columns and rows; an incomplete last row is left out."""
-        complete = self._path.read_bytes().rpartition(b"\n")[0].decode()
-        reader = csv.DictReader(complete.splitlines())
-        return list(reader.fieldnames or ("step",)), list(reader)
+        with _as_data_error(self._path):
+            complete = self._path.read_bytes().rpartition(b"\n")[0].decode("utf-8-sig")
+            reader = csv.DictReader(complete.splitlines())
+            return list(reader.fieldnames or ("step",)), list(reader)
 
     def _replace(self, rows: Sequence[dict[str, str]]) -> None:
         """Write the whole file anew, with short rows filled up."""
@@ -170,6 +174,7 @@ class TextLogger(Logger):
 
     Raises:
         ConfigError: when the file cannot be written.
+        DataError: when what is there is not what this logger wrote.
     """
 
     def __init__(
@@ -183,7 +188,8 @@ class TextLogger(Logger):
         kept = ""
         with _as_config_error(self._path):
             if resume_step is not None and self._path.exists():
-                text = self._path.read_text(encoding="utf-8")
+                with _as_data_error(self._path):
+                    text = self._path.read_text(encoding="utf-8")
                 headers = re.finditer(r"^--- step ([\d,]+)", text, re.MULTILINE)
                 later = (h.start() for h in headers if int(h[1].replace(",", "")) > resume_step)
                 kept = text[: next(later, None)]
@@ -448,6 +454,17 @@ def _as_config_error(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _as_data_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path} is not as it was written: {in_brief(error)}; restore it, or move it away to "
+            "begin a new one"
+        ) from error
 
 
 def _finite_or_none(value: float) -> float | None:

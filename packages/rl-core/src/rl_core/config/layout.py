@@ -20,7 +20,16 @@ RECIPE_DEPTH = 8
 
 COMPONENTS = ("env", "algorithm", "actor", "storage")
 _TABLES = (*COMPONENTS, "trainer", "resolved")
-_RESOLVED = (*LENGTHS, "device", "compile", "num_threads", "restart_model", "actors", "preset")
+_RESOLVED = (
+    *LENGTHS,
+    "device",
+    "compile",
+    "num_threads",
+    "restart_model",
+    "preset",
+    "actors",
+    "custom",
+)
 _KEYS = ("format", "seed", "device", *_TABLES)
 
 

@@ -14,6 +14,7 @@ from typing import cast
 
 from torch import Tensor
 
+from rl_core.config import as_python
 from rl_core.errors import CheckpointError
 from rl_core.types import Json, StateDict, StateValue
 from rl_train.checkpoint._tensor_file import check_storable, tensor_bytes
@@ -77,6 +78,7 @@ def state_digest(state: StateDict) -> str:
 def _encode(value: object, pointer: str, depth: int, tensors: dict[str, Tensor]) -> Json:
     if depth > MAX_DEPTH:
         raise CheckpointError(f"the state is nested deeper than {MAX_DEPTH} levels at {pointer}")
+    value = as_python(value)  # such as NumPy's float32
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -155,7 +155,7 @@ def evaluate_policy(
 
     Raises:
         EvaluationStoppedError: when ``is_stopping`` returned True.
-        ConfigError: when there is no actor, ``num_episodes`` is not a whole number of at least 1,
+        ConfigError: when there is no actor, a number of episodes or steps is not whole or below 1,
             or ``deterministic`` is False and the policy is deterministic (see `draws_actions`), or
             the algorithm evaluates in its own way and there are ``max_episode_steps``.
         SpaceError: when the actor was built for other spaces than the environments have.
@@ -163,6 +163,7 @@ def evaluate_policy(
     """
     num_episodes = as_python(num_episodes)
     check_argument("num_episodes", num_episodes, Count)
+    check_argument("max_episode_steps", max_episode_steps, Count | None)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
         raise ConfigError(

@@ -3,10 +3,8 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from rl_core.algorithm import UpdateWatch
 from rl_core.errors import ConfigError, nearest
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
@@ -151,16 +149,3 @@ def _named(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
 def overriding(callbacks: Sequence[Callback], method: str) -> list[Callback]:
     """Return the callbacks that override a method."""
     return [c for c in callbacks if getattr(type(c), method) is not getattr(Callback, method)]
-
-
-def update_watch(callbacks: Sequence[Callback], trainer: "Trainer") -> UpdateWatch:
-    """Return what calls the callbacks within an update, each only for the methods it overrides."""
-    return UpdateWatch(
-        **{
-            event: [
-                partial(getattr(callback, f"on_{event}"), trainer)
-                for callback in overriding(callbacks, f"on_{event}")
-            ]
-            for event in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
-        }
-    )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
@@ -14,7 +15,7 @@ from rl_core.types import Json
 from rl_train.collecting.episodes import Episode
 from rl_train.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
 from rl_train.trainer.budget import Budget, CheckpointInterval, Interval
-from rl_train.trainer.callbacks import Callback, overriding, update_watch
+from rl_train.trainer.callbacks import Callback, overriding
 from rl_train.trainer.setup import rows_per_update
 
 if TYPE_CHECKING:
@@ -142,7 +143,13 @@ class Loop:
             endings.enter_context(
                 self._algorithm.compiled.in_background(self._is_stopping_while_compiling)
             )
-            self._algorithm.watch = update_watch(self._callbacks, trainer)
+            self._algorithm.watch = UpdateWatch(
+                **{
+                    event: [partial(self._call, f"on_{event}")]
+                    for event in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
+                    if self._methods[f"on_{event}"]
+                }
+            )
             if not self._call("on_training_start", budget.target, budget.unit):
                 self._train()
             seconds = time.perf_counter() - self._started_at

@@ -71,11 +71,10 @@ class RunDirectory:
         self._digest = ""  # of the state in it
         self._lock: FileLock | None = None
 
-    def open(self, recipe: Recipe, logged_steps: int) -> JsonlLogger:
+    def open(self, logged_steps: int) -> JsonlLogger:
         """Prepare the directory for a session, and keep others out of it until `close`.
 
         Args:
-            recipe: recipe of the run, which is written.
             logged_steps: steps of the run so far; later lines of metrics are removed.
 
         Returns:
@@ -90,12 +89,19 @@ class RunDirectory:
             self._checkpoints.mkdir(exist_ok=True)
             for directory in (self.path, self._checkpoints, self._best, self.path / "nonfinite"):
                 clean_temporary(directory)
-            save_recipe(recipe, self.path / "recipe.toml")
             logger = JsonlLogger(self.path / "metrics.jsonl", append=True)
         except OSError as error:
             raise self._not_writable(error) from error
         logger.truncate_after(logged_steps)
         return logger
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Write the recipe of a session that can begin.
+
+        Raises:
+            ConfigError: when it cannot be written.
+        """
+        save_recipe(recipe, self.path / "recipe.toml")
 
     def close(self) -> None:
         """Release the lock."""
@@ -248,9 +254,12 @@ class RunDirectory:
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
-        """Write how the run ended."""
-        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        replace_file(self.path / "summary.json", text.encode())
+        """Write how the run ended; warns where that fails, because the run itself is saved."""
+        path, text = self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False)
+        try:
+            replace_file(path, f"{text}\n".encode())
+        except OSError as error:
+            warnings.warn(f"{path} could not be written: {error.strerror or error}", stacklevel=2)
 
     @contextlib.contextmanager
     def _entered(self) -> Iterator[None]:

@@ -182,9 +182,20 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
     algorithm.compiled.set_mode(cast("CompileMode", mode))
     decided: dict[str, Json] = {"compile": mode, "num_threads": threads}
+    if names := custom_names(trainer):
+        decided["custom"] = names
     resolved = {**budget.recorded_in(resolved), **decided}
     trainer.recipe = replace(trainer.recipe, resolved=resolved)
     return threads
+
+
+def custom_names(trainer: "Trainer") -> dict[str, Json]:
+    """Return what the user's own parts are called, by kind; the recipe says no more of them."""
+    recipe, algorithm = trainer.recipe, trainer.algorithm
+    parts = {"actor": algorithm.actor, "algorithm": algorithm, "storage": trainer.storage}
+    names: dict[str, Json] = {"env": trainer.envs.spec_id} if recipe.env.is_custom else {}
+    custom = (kind for kind in parts if getattr(recipe, kind).is_custom)
+    return {**names, **{kind: type(parts[kind]).__qualname__ for kind in custom}}
 
 
 def worthwhile_compile_mode(

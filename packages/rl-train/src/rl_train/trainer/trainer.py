@@ -242,16 +242,18 @@ class Trainer:
         return result
 
     def _open_loggers(self) -> list[Logger]:
-        """Open the run directory, and the registered loggers."""
+        """Open the run directory and the registered loggers; then write the recipe."""
         logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
-        record = [] if self.directory is None else [self.directory.open(self.recipe, logged)]
+        if self.directory is None:
+            return open_loggers(self._logger_specs, None, logged)
+        record = self.directory.open(logged)
         try:
-            path = None if self.directory is None else self.directory.path
-            return [*record, *open_loggers(self._logger_specs, path, logged)]
+            others = open_loggers(self._logger_specs, self.directory.path, logged)
+            self.directory.write_recipe(self.recipe)
         except BaseException:
-            for logger in record:
-                logger.close()
+            record.close()
             raise
+        return [record, *others]
 
     def record(self, metrics: Mapping[str, float]) -> None:
         """Add numbers of your own to the next line of the log, such as in a callback.
@@ -298,14 +300,9 @@ class Trainer:
         """
         if self.directory is None:
             raise ConfigError("give the Trainer a run_dir to save checkpoints in")
-        if self._loop is not None and self._loop.is_updating:
-            raise ConfigError(
-                "save_checkpoint() in the middle of an update, from which a run cannot go on; save "
-                "in on_update_end or later"
-            )
         return self.directory.save(
             self.total_steps,
-            self.state_dict(),
+            self.savable_state(),
             recipe=self.recipe,
             resume_grade=self.resume_grade,
             keep=self.config.keep_checkpoints,
@@ -357,6 +354,19 @@ class Trainer:
                 "episodes; make others for it, or evaluate between two calls of train"
             )
         self.collector.end_episodes()
+
+    def savable_state(self) -> StateDict:
+        """Return the state of every part, from which a run can go on.
+
+        Raises:
+            ConfigError: in the middle of an update.
+        """
+        if self._loop is not None and self._loop.is_updating:
+            raise ConfigError(
+                "a run cannot be saved in the middle of an update, as it cannot go on from there; "
+                "save in on_update_end or later"
+            )
+        return self.state_dict()
 
     def state_dict(self) -> StateDict:
         """Return the state of every part."""
