@@ -41,7 +41,8 @@ class Policy(Actor):
         self, observation: Observation, state: State, episode_start: Tensor | None = None
     ) -> tuple[Distribution, State]:
         features, after = self.torso(observation, state.get("memory"), episode_start)
-        return self.head(features), {} if after is None else {"memory": after}
+        mask = self.action_mask(observation)
+        return self.head(features, mask), {} if after is None else {"memory": after}
 
     def to_env_action(self, action: Tensor) -> Tensor:
         return self.head.to_env_action(action)

@@ -223,6 +223,35 @@ def test_a_sequence_that_has_grown_counts_as_new() -> None:
     torch.testing.assert_close(_all_of(storage).weight[0], torch.tensor([1.0, 1.0, 0.25]))
 
 
+def test_a_sequence_ends_its_episode_with_any_of_its_transitions() -> None:
+    # episodes of 6, 4, 1 and 3 transitions, the last of which goes on; 4 are learned from at once
+    ended = [*_episode(10, 6), *_episode(20, 4, "truncated"), *_episode(30, 1)]
+    rows = _buffer(*ended, *_episode(40, 4)[:3]).ring
+    slots = rows.drawable()
+    assert rows.reward[slots].tolist() == pytest.approx([1.0, 1.4, 2.0, 3.0, 4.0])
+    assert rows.ends_episode(slots).tolist() == [False, True, True, True, False]
+
+
+def test_changes_are_told_in_the_order_of_time() -> None:
+    storage = _buffer(*_episode(10, 3), _step(20, 21, start=True), size=10)
+    mark = storage.ring.cursor()
+    for transition in [_step(21, 22), *_episode(30, 6)]:
+        storage.insert_transition(transition)
+    _, new = storage.ring.changes_since(mark)
+    told = storage.ring.reward[new].tolist()
+    assert told == pytest.approx([2.0, 3.0, 3.4])  # the first has grown
+    for transition in _episode(40, 9):  # which wrap around
+        storage.insert_transition(transition)
+    restored = _buffer(size=10)
+    restored.load_state_dict(storage.state_dict())
+    for rows in (storage.ring, restored.ring):
+        _, all_of_it = rows.changes_since(None)
+        assert sorted(all_of_it) == rows.drawable().tolist()
+        rewards = rows.reward[all_of_it].tolist()
+        assert rewards == sorted(rewards)
+        assert all_of_it.tolist() != sorted(all_of_it)
+
+
 def test_errors_are_one_per_row_and_finite() -> None:
     storage = _prioritized(PrioritizedConfig(), *_episode(10, 6))
     batch = _all_of(storage)

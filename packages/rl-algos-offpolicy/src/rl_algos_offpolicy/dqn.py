@@ -120,7 +120,8 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         *,
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
-        super().__init__(actor, _resolved(actor, config or DQNConfig()), add_ons=add_ons)
+        config = type(self).config_type() if config is None else config
+        super().__init__(actor, _resolved(actor, config), add_ons=add_ons)
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics."""

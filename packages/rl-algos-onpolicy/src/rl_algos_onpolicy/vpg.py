@@ -104,6 +104,12 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
         )
         if not self._has_value:
             return (policy,)
+        if not self.actor.value_modules:
+            raise ConfigError(
+                f"{type(self).__name__} gives the value function an optimizer of its own, but "
+                f"{type(self.actor).__name__} does not say which of its modules that is; name them "
+                "in value_modules"
+            )
         value_rate = "value_learning_rate"
         shared, rates = shared_modules(self.actor), [getattr(config, rate) for rate in _RATES]
         if shared and rates[0] != rates[1]:

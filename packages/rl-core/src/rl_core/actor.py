@@ -14,9 +14,9 @@ from rl_core.compile.function import CompiledFunction
 from rl_core.errors import ConfigError
 from rl_core.gradients.loss import ModuleWatch
 from rl_core.nn.distributions import Distribution
-from rl_core.spaces import ACTION_MASK_KEY, made_up_observation, random_env_actions
+from rl_core.spaces import ACTION_MASK_KEY, made_up_observation, mask_sizes, random_env_actions
 from rl_core.storage import TensorSpec
-from rl_core.types import Observation, State
+from rl_core.types import Observation, State, map_observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class Actor(nn.Module, ABC):
         action_space: gymnasium.Space[object],
     ) -> None:
         super().__init__()
+        mask_sizes(observation_space, action_space)  # refuses masks that do not fit
         self.observation_space = observation_space
         self.action_space = action_space
 
@@ -151,10 +152,14 @@ class Actor(nn.Module, ABC):
             generator: on the actor's device.
             observation: shape `(num_envs, ...)`; its action masks are heeded. None allows all.
         """
-        mask = observation.get(ACTION_MASK_KEY) if isinstance(observation, Mapping) else None
-        allowed = None if mask is None else mask.bool()
+        allowed = None if observation is None else self.action_mask(observation)
         drawn = random_env_actions(self.action_space, num_envs, generator, self.device, allowed)
         return self.from_env_action(drawn)
+
+    def action_mask(self, observation: Observation) -> Tensor | None:
+        """Return which actions observations allow, bool, for the action head; None allows all."""
+        mask = observation.get(ACTION_MASK_KEY) if isinstance(observation, Mapping) else None
+        return None if mask is None else mask.bool()
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the running statistics; does nothing without them."""
@@ -210,7 +215,8 @@ class Actor(nn.Module, ABC):
     def forward(self, observation: Observation) -> Tensor:
         """Return the environment's actions for observations `(N, ...)`: the policy's modes.
 
-        This is what deployed policies need, such as after `torch.export.export`.
+        This is what deployed policies need, such as after `torch.export.export`. Observations of
+        float64, as many environments return, become float32.
 
         Raises:
             ConfigError: when the actor is recurrent, and `get_action` has to pass its state on.
@@ -220,6 +226,7 @@ class Actor(nn.Module, ABC):
                 f"{type(self).__name__} is recurrent: call get_action, which takes and returns its "
                 "state"
             )
+        observation = map_observation(_single_precision, observation)
         return self.get_action(observation, {}, None, deterministic=True).env_action
 
     def get_action(
@@ -387,3 +394,7 @@ def evaluation_mode(actor: Actor) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _single_precision(values: Tensor) -> Tensor:
+    return values.float() if values.dtype == torch.float64 else values

@@ -307,9 +307,9 @@ def is_image(space: Space) -> bool:
 
 
 def brightest(image_space: Space) -> float:
-    """Return what the pixels of an image space are divided by, to lie in [0, 1]."""
+    """Return what the pixels of an image space are divided by, to lie in [0, 1]: their bound."""
     assert isinstance(image_space, spaces.Box)
-    return 255.0 if image_space.dtype == np.uint8 else float(image_space.high.max())
+    return max(1.0, float(image_space.high.max()))
 
 
 def check_same_space(expected: Space, actual: Space, what: str) -> None:

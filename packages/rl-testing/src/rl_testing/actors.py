@@ -8,9 +8,11 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from rl_core.actor import ActionEvaluation, ActionOutput, Actor
-from rl_core.spaces import Space
+from rl_core.errors import ConfigError, SpaceError
+from rl_core.spaces import ACTION_MASK_KEY, Space, event_shape
 from rl_core.types import Observation, State, map_observation
 from rl_testing.rollouts import random_observation, random_state
 from rl_testing.stateful import check_same_state
@@ -99,6 +101,33 @@ class ActorSuite:
         own = actor.from_env_action(output.env_action)
         assert (own.shape, own.dtype) == (output.action.shape, output.action.dtype)
         torch.testing.assert_close(actor.to_env_action(own), output.env_action)
+
+    def test_forbidden_actions_are_not_taken(self) -> None:
+        """An action mask in the observation is heeded, or refused when the actor is built."""
+        first = next(iter(self.observation_spaces.values()))
+        maskable = [(one, _choices(one)) for one in self.action_spaces.values()]
+        maskable = [(space, choices) for space, choices in maskable if choices]
+        for space, choices in maskable:
+            mask = spaces.Box(0, 1, (sum(choices),), np.int8)
+            torch.manual_seed(1)
+            try:
+                actor = self.make_actor(spaces.Dict({"seen": first, ACTION_MASK_KEY: mask}), space)
+            except (ConfigError, SpaceError):
+                pytest.skip("the actor refuses action masks")
+            row = _row(actor, 0)
+            assert isinstance(row, Mapping)
+            allowed = [torch.arange(_NUM_ENVS) % size for size in choices]  # one of each choice
+            flags = [one_hot(one, size) for one, size in zip(allowed, choices, strict=True)]
+            row = {**row, ACTION_MASK_KEY: torch.cat(flags, -1).to(torch.int8)}
+            own = torch.stack(allowed, -1).reshape(_NUM_ENVS, *event_shape(space)).numpy()
+            expected = own + getattr(space, "start", 0)
+            state, start = actor.actor_initial_states(_NUM_ENVS), _starts()[0]
+            for noise in (None, _noise(actor)):
+                is_mode = noise is None
+                taken = actor.get_action(row, state, noise, is_mode, start).env_action.numpy()
+                assert np.array_equal(taken, expected), f"{taken} of {space}, allowed: {expected}"
+        if not maskable:
+            pytest.skip("these actions cannot be masked")
 
     def test_the_mode_is_always_the_same(self, case: tuple[str, str]) -> None:
         """A deterministic action needs no noise and is not changed by any."""
@@ -247,6 +276,13 @@ class ActorSuite:
         if not self.is_stochastic:
             pytest.skip("actions have no probability here")
         return self._actor(case)
+
+
+def _choices(space: Space) -> list[int]:
+    """Return how many actions each choice of a space has that can be masked; none of others."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    return space.nvec.reshape(-1).tolist() if isinstance(space, spaces.MultiDiscrete) else []
 
 
 def _act(

@@ -64,7 +64,7 @@ class ToyActor(Actor):
     ) -> tuple[Distribution, State]:
         """Return the policy at the observations; see `Actor.distribution`."""
         features, after = self._features(observation, state, episode_start)
-        return self.policy(features), after
+        return self.policy(features, self.action_mask(observation)), after
 
     def value(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
@@ -97,6 +97,21 @@ class ToyActor(Actor):
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Refresh the encoder's statistics, where it keeps any."""
         self.encoder.update_normalization(observation, mask)
+
+    @property
+    def normalizes_observations(self) -> bool:
+        """Whether the encoder keeps statistics."""
+        return self.encoder.normalizes
+
+    @property
+    def policy_modules(self) -> tuple[str, ...]:
+        """The head."""
+        return ("policy",)
+
+    @property
+    def value_modules(self) -> tuple[str, ...]:
+        """The layer of the values."""
+        return ("value_layer",)
 
     def _features(
         self, observation: Observation, state: State, episode_start: Tensor | None

@@ -3,7 +3,7 @@ import torch
 
 from my_plugin import ByReturn
 from rl_core import ConfigError
-from rl_storages import ReplayBuffer
+from rl_storages import ReplayBuffer, SequenceConfig
 from rl_testing.replay import ReplayStorageSuite
 from rl_testing.transitions import TransitionScript
 
@@ -26,6 +26,9 @@ def test_good_episodes_are_drawn_more_often() -> None:
     torch.testing.assert_close(shares[shares > 0], weights / weights.sum(), rtol=0.0, atol=0.01)
 
 
-def test_a_temperature_of_0_is_refused() -> None:
+def test_a_temperature_of_0_and_sequences_are_refused() -> None:
     with pytest.raises(ConfigError, match="above 0"):
         ByReturn(0.0)
+    storage = ReplayBuffer(10, sampler=ByReturn(), sequences=SequenceConfig(length=2, overlap=0.0))
+    with pytest.raises(ConfigError, match="leave sequences out"):
+        storage.allocate(TransitionScript(num_envs=1).spec(), torch.Generator())

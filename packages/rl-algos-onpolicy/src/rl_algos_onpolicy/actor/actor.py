@@ -17,7 +17,7 @@ from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
 from rl_core.nn.torso import Torso
-from rl_core.spaces import ACTION_MASK_KEY, HybridSpace, mask_sizes
+from rl_core.spaces import HybridSpace
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
 
@@ -62,7 +62,6 @@ class OnPolicyActor(Actor):
         self.config = config = config or OnPolicyActorConfig()
         has_extractor = feature_extractor is not None
         check_options(config, observation_space, action_space, has_extractor=has_extractor)
-        self._masked = mask_sizes(observation_space, action_space) is not None
         self._uses_objects = has_extractor
         encoder = self._new_encoder("body") if feature_extractor is None else feature_extractor
         self.policy_torso = self._new_torso(encoder, config.hidden_sizes, "head")
@@ -147,7 +146,7 @@ class OnPolicyActor(Actor):
             features, _, states = self._features(observation, state, episode_start)
         else:
             features, states = self.policy_torso(observation, None, None)[0], {}
-        return self.action_head(features, self._action_mask(observation)), states
+        return self.action_head(features, self.action_mask(observation)), states
 
     def value(
         self, observation: Observation, state: State, episode_start: Tensor | None = None
@@ -189,7 +188,7 @@ class OnPolicyActor(Actor):
     ) -> OnPolicyEvaluation:
         """Evaluate policy and value functions, computing what they share once."""
         features, value_features, states = self._features(observation, state, episode_start)
-        distribution = self.action_head(features, self._action_mask(observation))
+        distribution = self.action_head(features, self.action_mask(observation))
         second = self.intrinsic_value_head
         return OnPolicyEvaluation(
             distribution,
@@ -243,12 +242,6 @@ class OnPolicyActor(Actor):
         value_torso = self.value_torso
         if value_torso is not None and value_torso.encoder is not self.policy_torso.encoder:
             value_torso.update_normalization(observation, mask)
-
-    def _action_mask(self, observation: Observation) -> Tensor | None:
-        if not self._masked:
-            return None
-        assert not isinstance(observation, Tensor)
-        return observation[ACTION_MASK_KEY].bool()
 
     def _new_encoder(self, option: str) -> nn.Module:
         encoder = make_encoder(

@@ -93,7 +93,7 @@ class RNDPPO(PPO):
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
     ) -> None:
-        config = RNDPPOConfig() if config is None else config
+        config = type(self).config_type() if config is None else config
         given = tuple(add_ons) if isinstance(add_ons, Sequence) else (add_ons,)
         if any(isinstance(add_on, RND) for add_on in given):
             raise ConfigError(

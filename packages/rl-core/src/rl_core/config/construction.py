@@ -158,9 +158,14 @@ def _config_type(
         return None
     hint = hints.get("config")
     members = get_args(hint) if is_union(hint) else (hint,)
+    own = getattr(cls, "config_type", None)  # of a subclass, whose constructor may be inherited
     if any(isinstance(member, TypeVar) for member in members):
-        members = (getattr(cls, "config_type", None),)  # an inherited constructor
-    found = [member for member in members if is_dataclass(member)]
+        members = (own,)
+    found = [
+        own if isinstance(own, type) and issubclass(own, cast("type", member)) else member
+        for member in members
+        if is_dataclass(member)
+    ]
     return cast("type[object]", found[0]) if len(found) == 1 else None
 
 

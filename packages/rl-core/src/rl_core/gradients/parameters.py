@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias
 
 import torch
 from annotated_types import Interval
@@ -115,7 +115,7 @@ class ParameterVector:
         parameters: by name; all of one dtype and device.
 
     Raises:
-        ConfigError: when dtypes or devices are mixed.
+        ConfigError: when devices are mixed, or a dtype is not float32.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -129,6 +129,11 @@ class ParameterVector:
         self.shapes = {name: p.shape for name, p in parameters.items()}
         self._sizes = [p.numel() for p in parameters.values()]
         dtype, device = next(iter(kinds), (torch.float32, torch.device("cpu")))
+        if dtype != torch.float32:
+            raise ConfigError(
+                f"parameters have dtype {dtype}; expected torch.float32, which everything is "
+                "computed in: call actor.float() before building the algorithm"
+            )
         self.values = torch.empty(sum(self._sizes), dtype=dtype, device=device)
         self.gradient = torch.zeros_like(self.values)
         self._parameters = dict(parameters)
@@ -161,6 +166,13 @@ class ParameterVector:
                 made._parameters[name].grad = gradients[name]
         memo[id(self.values)], memo[id(self.gradient)] = made.values, made.gradient
         return made
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: a pickle would tear the parameters from the vector."""
+        raise ConfigError(
+            "an algorithm cannot be pickled; save its state_dict(), and load it into an algorithm "
+            "that is built in the same way"
+        )
 
     @property
     def frozen(self) -> tuple[str, ...]:
@@ -210,6 +222,7 @@ class ParameterLayout:
         sources: of each target's module, the group that learns what it follows, and the first entry
             and number of entries of the part that it follows.
         buffers: of targets, with those of their sources.
+        unlearned: parameters that needed no gradient and that nothing follows.
 
     Raises:
         ConfigError: when a group names no parameter, one that needs a gradient is in none, or a
@@ -248,6 +261,7 @@ class ParameterLayout:
                 raise ConfigError(
                     f"parameter '{name}' requires a gradient but no parameter group learns it"
                 )
+        self.unlearned = dict(left)
         frozen |= left
         if frozen:
             self.vectors[_FROZEN] = ParameterVector(frozen)

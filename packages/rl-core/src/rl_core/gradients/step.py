@@ -236,6 +236,13 @@ class GradientStep(Generic[BatchT]):
             raise parameters_replaced()
         if not is_changed:
             return
+        for name, parameter in self._layout.unlearned.items():
+            if parameter.requires_grad:
+                raise ConfigError(
+                    f"parameter '{name}' needed no gradient when the algorithm was built, and is "
+                    "never learned by it; build it before parameters are frozen that are to be "
+                    "released later"
+                )
         self.compiled.forget()
         self._frozen = {
             name: self.vectors[name].mask(frozen)

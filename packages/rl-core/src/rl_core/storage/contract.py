@@ -292,7 +292,8 @@ class ReplayRows(Protocol):
     def changes_since(self, cursor: Any) -> tuple[Slots, Slots]:
         """Return the slots that can no longer be drawn since a mark, and those that are new.
 
-        Both in the order of time. Overwritten slots may be among both.
+        Both in the order of time, with sequences that have grown, which are new again, before those
+        that began since. Overwritten slots may be among both.
         """
         ...
 
@@ -301,7 +302,11 @@ class ReplayRows(Protocol):
         ...
 
     def ends_episode(self, slots: Slots) -> npt.NDArray[np.bool_]:
-        """Return whether the transitions in some slots are the last of their episodes."""
+        """Return whether some slots hold the last transition of an episode.
+
+        Of a sequence it may be any transition that is learned from. An episode that was left, such
+        as by a reset from outside, has no last one.
+        """
         ...
 
 

@@ -172,10 +172,11 @@ class ReplayRing:
             cursor: what `cursor` returned; None for everything that is stored.
         """
         if cursor is None:
-            return _NONE, self.drawable()
+            slots = self.slots_since(np.full(self.num_envs, self.places.origin))
+            return _NONE, slots[(self.flags.take(slots) & self.drawn) > 0]
         if self.is_at(cursor):
             return _NONE, _NONE
-        slots = np.concatenate([self.slots_since(cursor), self.retired(), self.grown_since(cursor)])
+        slots = np.concatenate([self.retired(), self.grown_since(cursor), self.slots_since(cursor)])
         is_new = (self.flags.take(slots) & self.drawn) > 0
         return slots[~is_new], slots[is_new]
 
@@ -185,8 +186,12 @@ class ReplayRing:
         return slots
 
     def ends_episode(self, slots: Positions) -> Mask:
-        """Return whether the transitions in some slots are the last of their episodes."""
-        ends: Mask = (self.flags[slots] & ENDED) > 0
+        """Return whether some slots hold the last transition of an episode; see `ReplayRows`."""
+        learned = 1 if self.sequence_starts is None else self.sequence_starts.learned
+        ahead = np.arange(learned)[:, None] * self.num_envs
+        flags = self.flags[(slots + ahead) % self.num_slots]
+        flags[1:] *= np.logical_and.accumulate((flags[1:] & (VALID | SEQUENCE)) == VALID)
+        ends: Mask = ((flags & ENDED) > 0).any(0)
         return ends
 
     def num_transitions(self) -> int:

@@ -90,6 +90,12 @@ def check_parts(
             f"scale_rewards scales rewards in training, but not in evaluations, in which "
             f"{type(algorithm).__name__} adapts to them too; leave it out"
         )
+    if algorithm.extras and (count := algorithm.schedule.start_steps):
+        raise ConfigError(
+            f"algorithm.start_steps={count} takes random actions, beside which "
+            f"{type(algorithm).__name__} would store the {', '.join(algorithm.extras)} of others; "
+            "set it to 0"
+        )
     algorithm.check_envs(envs)
     algorithm.check_storage(storage)
     if config.explore_in_tests:

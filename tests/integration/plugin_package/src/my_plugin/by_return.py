@@ -15,7 +15,8 @@ from rl_core.types import StateDict
 class ByReturn(StateFields, IndexSampler):
     r"""Draw transitions in proportion to $e^{G / \tau}$, where G is the return of their episode.
 
-    Transitions of an unfinished episode count as if its return were 0.
+    Transitions of an unfinished episode count as if its return were 0. One that was left, such as
+    by a reset from outside, counts as a part of the next.
 
     Args:
         temperature: $\tau > 0$, in units of returns. High temperatures draw all episodes alike.
@@ -32,7 +33,11 @@ class ByReturn(StateFields, IndexSampler):
         self.temperature = temperature
 
     def attach(self, rows: ReplayRows, generator: torch.Generator) -> None:
-        """Begin to draw from rows, which are empty."""
+        """Begin to draw from rows, which are empty; sequences are refused."""
+        if rows.learned > 1:
+            raise ConfigError(
+                "ByReturn sums the rewards of single transitions; leave sequences out"
+            )
         super().attach(rows, generator)
         self.reset()
 
