@@ -142,10 +142,8 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         """
         missing = int(tasks.max()) + 1 - len(self._stored)
         if missing > 0:
-            filled, larger = (
-                self._filled,
-                self._new_columns(len(self._stored) + missing, self.capacity),
-            )
+            filled = self._filled
+            larger = self._new_columns(len(self._stored) + missing, self.capacity)
             for name, column in self._columns.items():
                 larger[name][: len(column), :filled] = column[:, :filled]
             self._columns = larger

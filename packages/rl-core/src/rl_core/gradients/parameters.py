@@ -115,7 +115,7 @@ class ParameterVector:
         parameters: by name; all of one dtype and device.
 
     Raises:
-        ConfigError: when devices are mixed, or a dtype is not float32.
+        ConfigError: when dtypes or devices are mixed, or what is learned is not float32.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -129,7 +129,7 @@ class ParameterVector:
         self.shapes = {name: p.shape for name, p in parameters.items()}
         self._sizes = [p.numel() for p in parameters.values()]
         dtype, device = next(iter(kinds), (torch.float32, torch.device("cpu")))
-        if dtype != torch.float32:
+        if dtype != torch.float32 and any(p.requires_grad for p in parameters.values()):
             raise ConfigError(
                 f"parameters have dtype {dtype}; expected torch.float32, which everything is "
                 "computed in: call actor.float() before building the algorithm"
