@@ -292,8 +292,7 @@ class ReplayRows(Protocol):
     def changes_since(self, cursor: Any) -> tuple[Slots, Slots]:
         """Return the slots that can no longer be drawn since a mark, and those that are new.
 
-        Both in the order of time, with sequences that have grown, which are new again, before those
-        that began since. Overwritten slots may be among both.
+        Both in the order of time; sequences that have grown are new. Overwritten slots may be both.
         """
         ...
 
@@ -302,11 +301,7 @@ class ReplayRows(Protocol):
         ...
 
     def ends_episode(self, slots: Slots) -> npt.NDArray[np.bool_]:
-        """Return whether some slots hold the last transition of an episode.
-
-        Of a sequence it may be any transition that is learned from. An episode that was left, such
-        as by a reset from outside, has no last one.
-        """
+        """Return whether what may be drawn ends an episode, which was not left by a reset."""
         ...
 
 
