@@ -338,8 +338,13 @@ def test_the_behaviors_policy_travels_with_the_batch() -> None:
 
 
 def test_an_actor_that_does_not_name_its_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ToyActor does not say which of its modules that is"):
-        TRPO(ToyActor(VECTOR, BOX))
+    class Silent(ToyActor):
+        @property
+        def policy_modules(self) -> tuple[str, ...]:
+            return ()
+
+    with pytest.raises(ConfigError, match="Silent does not say which of its modules that is"):
+        TRPO(Silent(VECTOR, BOX))
 
 
 def test_shared_parameters_are_refused() -> None:
