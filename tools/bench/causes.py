@@ -60,7 +60,6 @@ _OUR_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Json]]]] = {
 }
 """By row and by what they are called, options by section that are not those of the row."""
 
-_NAMES = {OURS: "ours", PEER: "SB3"}
 _HEADER = (
     *("row", "system", "changed"),
     *(cell.replace("peer", "unchanged") for cell in CELLS),
@@ -129,7 +128,8 @@ def causes_table(changed: Iterable[tuple[PlanRow, PlanRow]], records: Mapping[Ke
         if (curves := training_scores(runs, plain_runs)) is not None:
             means = [f"{each.mean():.1f}" for each in curves]
             learning = [*means, f"{probability_of_improvement(*curves):.2f}"]
-        lines.append([f"`{plain.label}`", _NAMES[system], row.note, *cells, *learning])
+        name = plain.peer if system == PEER else OURS
+        lines.append([f"`{plain.label}`", name, row.note, *cells, *learning])
     return table(_HEADER, lines, left=3) if lines else "Nothing was run yet."
 
 

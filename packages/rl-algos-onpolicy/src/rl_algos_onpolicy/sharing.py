@@ -1,5 +1,7 @@
 """What policy and value function share, and whether an algorithm can learn it."""
 
+from typing import Literal
+
 from rl_algos_onpolicy.actor import OnPolicyActor
 from rl_core.actor import Actor
 from rl_core.errors import ConfigError
@@ -17,6 +19,26 @@ def shared_modules(actor: Actor) -> list[str]:
         if parameter.requires_grad and parameter not in policy ^ value
     }
     return sorted(shared)
+
+
+def check_names_modules(
+    actor: Actor, names: Literal["policy_modules", "value_modules"], need: str
+) -> None:
+    """Make sure that an actor names the modules of its policy or of its value function.
+
+    Args:
+        actor: maybe one of the user's own.
+        names: the attribute.
+        need: says why the algorithm must know them.
+
+    Raises:
+        ConfigError: when it names none.
+    """
+    if not getattr(actor, names):
+        raise ConfigError(
+            f"{need}, but {type(actor).__name__} does not say which of its modules that is; name "
+            f"them in {names}"
+        )
 
 
 def check_no_intrinsic_value(actor: Actor) -> None:

@@ -33,7 +33,7 @@ from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.kl import mean_kl
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
-from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
+from rl_algos_onpolicy.sharing import check_names_modules, check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
@@ -120,11 +120,7 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Learn the value function by gradient steps."""
         check_no_intrinsic_value(self.actor)
-        if not self.actor.policy_modules:
-            raise ConfigError(
-                f"TRPO moves the policy alone, but {type(self.actor).__name__} does not say which "
-                "of its modules that is; name them in policy_modules"
-            )
+        check_names_modules(self.actor, "policy_modules", "TRPO moves the policy alone")
         shared = shared_modules(self.actor)
         if shared:
             raise ConfigError(

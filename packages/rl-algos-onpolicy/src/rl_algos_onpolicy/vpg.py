@@ -28,7 +28,7 @@ from rl_algos_onpolicy.advantages import advantage_columns
 from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
-from rl_algos_onpolicy.sharing import check_no_intrinsic_value, shared_modules
+from rl_algos_onpolicy.sharing import check_names_modules, check_no_intrinsic_value, shared_modules
 from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, Linear, ScheduledNonNegative
@@ -104,12 +104,8 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
         )
         if not self._has_value:
             return (policy,)
-        if not self.actor.value_modules:
-            raise ConfigError(
-                f"{type(self).__name__} gives the value function an optimizer of its own, but "
-                f"{type(self.actor).__name__} does not say which of its modules that is; name them "
-                "in value_modules"
-            )
+        need = f"{type(self).__name__} gives the value function an optimizer of its own"
+        check_names_modules(self.actor, "value_modules", need)
         value_rate = "value_learning_rate"
         shared, rates = shared_modules(self.actor), [getattr(config, rate) for rate in _RATES]
         if shared and rates[0] != rates[1]:

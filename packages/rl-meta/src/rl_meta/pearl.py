@@ -261,7 +261,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             )
         visited, num_tasks = self.config.num_sampled_tasks, self._num_tasks
         in_visit = self._rollouts_per_visit * -(-visited // num_tasks)
-        first = -(-num_tasks // visited)  # rollouts until all tasks were visited
+        first = self._num_first_rollouts(num_tasks)
         most = max(in_visit, -(-first * visited // num_tasks)) * self._rows_per_task
         if storage.capacity < most * storage.num_steps:
             raise ConfigError(
@@ -326,14 +326,14 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     # The turns of an iteration
 
-    @property
-    def _num_first_rollouts(self) -> int:
-        assert self._tasks is not None
-        return -(-len(self._tasks) // self.config.num_sampled_tasks)
+    def _num_first_rollouts(self, num_tasks: int) -> int:
+        """Return how many rollouts visit all tasks."""
+        return -(-num_tasks // self.config.num_sampled_tasks)
 
     def _turn(self) -> int:
         """Return which rollout of an iteration this is; negative while the run begins."""
-        count = self._num_rollouts - self._num_first_rollouts
+        assert self._tasks is not None
+        count = self._num_rollouts - self._num_first_rollouts(len(self._tasks))
         return count if count < 0 else count % self._rollouts_per_visit
 
     @property

@@ -188,20 +188,23 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
     algorithm.compiled.set_mode(cast("CompileMode", mode))
     decided: dict[str, Json] = {"compile": mode, "num_threads": threads}
-    if names := custom_names(trainer):
+    if names := _custom_names(trainer):
         decided["custom"] = names
     resolved = {**budget.recorded_in(resolved), **decided}
     trainer.recipe = replace(trainer.recipe, resolved=resolved)
     return threads
 
 
-def custom_names(trainer: "Trainer") -> dict[str, Json]:
+def _custom_names(trainer: "Trainer") -> dict[str, Json]:
     """Return what the user's own parts are called, by kind; the recipe says no more of them."""
-    recipe, algorithm = trainer.recipe, trainer.algorithm
-    parts = {"actor": algorithm.actor, "algorithm": algorithm, "storage": trainer.storage}
-    names: dict[str, Json] = {"env": trainer.envs.spec_id} if recipe.env.is_custom else {}
-    custom = (kind for kind in parts if getattr(recipe, kind).is_custom)
-    return {**names, **{kind: type(parts[kind]).__qualname__ for kind in custom}}
+    names = {
+        "env": trainer.envs.spec_id,
+        "actor": type(trainer.algorithm.actor).__qualname__,
+        "algorithm": type(trainer.algorithm).__qualname__,
+        "storage": type(trainer.storage).__qualname__,
+    }
+    recipe = trainer.recipe
+    return {kind: name for kind, name in names.items() if getattr(recipe, kind).is_custom}
 
 
 def worthwhile_compile_mode(
