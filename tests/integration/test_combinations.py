@@ -102,12 +102,12 @@ class _Life:
 
     @property
     def spec(self) -> StorageSpec:
-        goals = self.goals
-        spec = self.script.spec()
-        return spec if goals is None else replace(spec, goal_functions=lambda: goals.functions)
+        return self.script.spec()
 
     def new_storage(self, seed: int = 0) -> ReplayBuffer:
-        storage = ReplayBuffer(self.rows * self.script.num_envs, **self.options)
+        her_function = None if self.goals is None else self.goals.functions  # rewards are scripted
+        size = self.rows * self.script.num_envs
+        storage = ReplayBuffer(size, her_function=her_function, **self.options)
         storage.allocate(self.spec, seeded(seed))
         return storage
 

@@ -287,9 +287,13 @@ def test_images_that_are_goals_are_opened_as_they_were_saved(tmp_path: Path) -> 
     spec = replace(
         SMALL,
         observation={"camera": image, "aim": image, "achieved_goal": image},
-        goal_functions=lambda: goals.functions,
     )
-    storage = ReplayBuffer(40, hindsight=HindsightConfig(desired_goal="aim"), frame_stack=4)
+    storage = ReplayBuffer(
+        40,
+        hindsight=HindsightConfig(desired_goal="aim"),
+        frame_stack=4,
+        her_function=goals.functions,
+    )
     storage.allocate(spec, seeded())
 
     def shown(observation: ArrayObservation) -> Mapping[str, Array]:

@@ -241,7 +241,7 @@ def test_squashed_env_actions_map_back(name: str) -> None:
 
 
 def test_squashing_survives_coinciding_and_huge_bounds() -> None:
-    huge = float(np.finfo(np.float32).max)
+    huge = 9e29
     low, high = [1.0, -huge, 0.5 * huge], [1.0, huge, huge]
     head = make_head(box(low, high), FEATURES, squash=True)
     env_action = head.to_env_action(torch.tensor([[0.3, 0.5, 0.0]]))
@@ -253,6 +253,12 @@ def test_squashing_survives_coinciding_and_huge_bounds() -> None:
 def test_squashing_needs_finite_bounds(name: str) -> None:
     with pytest.raises(SpaceError, match="infinite bound"):
         make_head(SPACES[name], FEATURES, squash=True)
+
+
+def test_the_greatest_number_is_no_bound_of_squashed_actions() -> None:
+    greatest = float(np.finfo(np.float32).max)
+    with pytest.raises(SpaceError, match="or one beyond 1e30"):
+        make_head(box([-greatest], [greatest]), FEATURES, squash=True)
 
 
 def test_squash_concerns_boxes_only() -> None:

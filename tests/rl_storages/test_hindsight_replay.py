@@ -68,12 +68,12 @@ def _pair(
         rows * life.num_envs,
         n_step=n_step,
         hindsight=hindsight,
+        her_function=functions,  # scripted rewards are not those of goals
         **options,
     )
-    spec = replace(life.spec(), goal_functions=lambda: functions)
-    storage.allocate(spec, seeded())
+    storage.allocate(life.spec(), seeded())
     oracle = ReferenceReplayStorage((rows + 4) * life.num_envs, n_step)
-    oracle.allocate(spec, seeded())
+    oracle.allocate(life.spec(), seeded())
     return storage, oracle
 
 
@@ -449,6 +449,15 @@ def test_rewards_that_are_none_are_refused(answer: Array, message: str) -> None:
         storage.insert_transition(transition)
     with pytest.raises(EnvironmentFaultError, match=message):
         _draw(storage, 20)
+
+
+def test_an_environment_whose_steps_reward_otherwise_than_its_goals_is_refused() -> None:
+    storage = ReplayBuffer(LIFE.num_envs * ROWS, hindsight=HindsightConfig())
+    storage.allocate(replace(LIFE.spec(), goal_functions=lambda: WITH_ENDS), seeded())
+    for transition in LIFE.transitions(9):
+        storage.insert_transition(transition)
+    with pytest.raises(ConfigError, match=r"compute_reward returns .* whose reward was .* differ"):
+        _draw(storage, 40)
 
 
 @pytest.mark.parametrize("wrong", [3, "reward"])

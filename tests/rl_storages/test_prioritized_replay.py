@@ -287,6 +287,14 @@ def test_parameters_out_of_range_are_refused(name: str, value: object, message: 
             storage.update_storage_parameter(name, value)
 
 
+def test_beta_is_not_given_another_schedule_while_running() -> None:
+    storage = _buffer(PrioritizedConfig(beta=0.4))
+    with pytest.raises(ConfigError, match="beta must be a finite number"):
+        storage.update_storage_parameter("beta", Linear(0.9, 1.0))  # type: ignore[arg-type]
+    storage.set_progress(0.5)
+    assert storage.live_parameters()["beta"] == 0.4
+
+
 def test_a_buffer_that_is_used_again_begins_anew() -> None:
     storage = _buffer(PrioritizedConfig(alpha=0.5, beta=0.5), count=6)
     batch, actions = _all_of(storage)

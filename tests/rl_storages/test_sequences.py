@@ -252,6 +252,18 @@ def test_changes_are_told_in_the_order_of_time() -> None:
         assert all_of_it.tolist() != sorted(all_of_it)
 
 
+def test_changes_of_more_than_a_lap_name_each_slot_once() -> None:
+    storage = _buffer(*_episode(10, 4), size=10)
+    mark = storage.ring.cursor()
+    for transition in [*_episode(20, 9), *_episode(30, 11)]:
+        storage.insert_transition(transition)
+    gone, new = storage.ring.changes_since(mark)
+    assert sorted(new) == storage.ring.drawable().tolist()
+    rewards = storage.ring.reward[new].tolist()
+    assert rewards == sorted(rewards)
+    assert len({*gone, *new}) == len(gone) + len(new)
+
+
 def test_errors_are_one_per_row_and_finite() -> None:
     storage = _prioritized(PrioritizedConfig(), *_episode(10, 6))
     batch = _all_of(storage)

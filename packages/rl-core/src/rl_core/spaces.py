@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium import spaces
 from torch import Tensor
@@ -236,6 +237,12 @@ def random_env_actions(
     drawn = torch.where(has_low, low + torch.where(has_high, uniform * width, distance), drawn)
     drawn = torch.where(has_high & ~has_low, high - distance, drawn)
     return drawn.clamp(low, high).to(tensor_dtype(space))
+
+
+def is_bounded(space: spaces.Box) -> npt.NDArray[np.bool_]:
+    """Return where both bounds of a space are meant as such, below `UNBOUNDED`."""
+    bounds = np.abs(np.stack([space.low, space.high]))
+    return np.asarray((bounds < UNBOUNDED).all(axis=0))
 
 
 def _draw_allowed(uniform: Tensor, mask: Tensor) -> Tensor:

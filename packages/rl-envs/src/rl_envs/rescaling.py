@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformAction, TransformObservation
 
 from rl_core.errors import SpaceError
-from rl_core.spaces import UNBOUNDED
+from rl_core.spaces import is_bounded
 from rl_core.types import Array
 
 _Reals: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -27,7 +27,7 @@ def rescaled_observation(env: gymnasium.Env) -> gymnasium.Env:
     space = env.observation_space
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         raise SpaceError(f"the observation space is {space}; expected a Box of floating-point")
-    bounded = _is_bounded(space) & (space.low < space.high)
+    bounded = is_bounded(space) & (space.low < space.high)
     if not bounded.any():
         raise SpaceError(
             f"no entry of {space} is bounded; leave rescale_observation out, or normalize by "
@@ -53,7 +53,7 @@ def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
         SpaceError: if the actions are not a bounded Box of floating-point numbers.
     """
     space = env.action_space
-    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not _is_bounded(space).all():
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not is_bounded(space).all():
         raise SpaceError(
             f"the action space is {space}; rescale_action needs a Box of floating-point with bounds"
         )
@@ -61,12 +61,6 @@ def rescaled_action(env: gymnasium.Env) -> gymnasium.Env:
     center, radius = (low + high) / 2, (high - low) / 2
     function = partial(_from_unit, center=center, radius=radius, dtype=space.dtype)
     return TransformAction(env, function, spaces.Box(-1.0, 1.0, space.shape, space.dtype.type))
-
-
-def _is_bounded(space: spaces.Box) -> npt.NDArray[np.bool_]:
-    """Return where both bounds of a space are meant as such."""
-    bounds = np.stack([space.low, space.high])
-    return np.asarray((np.abs(bounds) < UNBOUNDED).all(axis=0))
 
 
 def _to_unit(value: object, center: _Reals, radius: _Reals, dtype: "np.dtype[Any]") -> Array:

@@ -45,6 +45,7 @@ from rl_core.gradients import LossOutput, Noise, ParameterGroup
 from rl_core.gradients.trust_region import Parameters
 from rl_core.nn.distributions import Distribution, to_columns
 from rl_core.returns import discounted_returns, gae, normalize
+from rl_core.spaces import is_bounded
 from rl_core.stateful import StateReader
 from rl_core.storage import HasRollouts, Storage
 from rl_core.types import Json, Observation, State, StateDict, map_observation
@@ -163,7 +164,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         far whatever their size is.
         """
         actor: dict[str, Json] = {"normalize_observations": False}
-        if isinstance(env.action_space, spaces.Box) and env.action_space.is_bounded():
+        if isinstance(env.action_space, spaces.Box) and is_bounded(env.action_space).all():
             actor |= {"squash_actions": True, "initial_log_std": -0.5}
         return DefaultRecipe(
             actor=ComponentSpec("actor", "on-policy", actor),

@@ -21,7 +21,7 @@ from rl_core.nn.layered_head import head_core
 from rl_core.nn.layers import LayerConfig, check_layers
 from rl_core.nn.mlp import Activation
 from rl_core.nn.torso import CoreConfig, CoreKind
-from rl_core.spaces import ACTION_MASK_KEY
+from rl_core.spaces import ACTION_MASK_KEY, is_bounded
 
 PolicyKind = Literal["stochastic", "deterministic", "greedy"]
 """How actions are chosen: sampled, by a function of the observation, or by the first critic."""
@@ -216,11 +216,11 @@ def check_spaces(
     problem = policy_misfit(config.policy, action_space)
     if problem is not None:
         raise ConfigError(problem)
-    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
+    if isinstance(action_space, spaces.Box) and not is_bounded(action_space).all():
         raise SpaceError(
-            f"{action_space} has an infinite bound, and off-policy actors scale actions in [-1, 1] "
-            "to the bounds; give the environment finite ones (gymnasium.wrappers.TransformAction), "
-            "or learn by an on-policy algorithm such as ppo"
+            f"{action_space} has an infinite bound, or one beyond 1e30, and off-policy actors "
+            "scale actions in [-1, 1] to the bounds; give the environment finite ones "
+            "(gymnasium.wrappers.TransformAction), or learn by an on-policy algorithm such as ppo"
         )
     if config.dueling and not is_discrete:
         raise ConfigError("actor.dueling needs Discrete actions, whose advantages it compares")

@@ -70,6 +70,8 @@ class Relabeler:
         generator: Generator on the CPU.
         config: Options.
         functions: Reward and termination of goals.
+        is_own: Whether the environments gave the functions, which then have to agree with the
+            rewards that their steps returned.
     """
 
     def __init__(
@@ -78,12 +80,14 @@ class Relabeler:
         generator: torch.Generator,
         config: HindsightConfig,
         functions: GoalFunctions,
+        is_own: bool,
     ) -> None:
         self._ring = ring
         self._generator = generator
         self._strategy = config.strategy
         self._share = config.k / (config.k + 1.0)
         self._functions = functions
+        self._is_unchecked = is_own
         achieved, self._goal = goal_columns(config)
         self._achieved = ring.columns.by_slot[achieved]
         self._desired = ring.columns.by_slot[self._goal]
@@ -170,6 +174,9 @@ class Relabeler:
             lengths: Number of consecutive transitions from each, `(N,)`.
             num_rows: L, the maximum number of rows that are needed.
         """
+        if self._is_unchecked:
+            self._check_rewards(slots)
+            self._is_unchecked = False
         which, goal_slots = self.choose(slots)
         if len(which) == 0:
             return None
@@ -177,6 +184,29 @@ class Relabeler:
         ahead = np.arange(num_rows)[:, None]
         rows = (slots[which] + ahead * self._ring.num_envs) % self._ring.num_slots
         return NewGoals(which, goals, *self.judge(rows, goals, ahead < lengths[which]))
+
+    def _check_rewards(self, slots: Positions) -> None:
+        """Compare the rewards of some transitions with those computed for their own goals.
+
+        Raises:
+            ConfigError: when more than one in 20 and more than one differ; goals at the edge of a
+                tolerance may be judged otherwise once they are rounded to float32.
+        """
+        index = torch.from_numpy(slots).to(self._desired.device)
+        own: Array = self._desired.index_select(0, index).numpy(force=True)
+        computed = self._functions.rewards(self.achieved_after(slots).numpy(force=True), own)
+        stored = self._ring.reward[slots]
+        differs = ~np.isclose(computed, stored, rtol=1e-3, atol=1e-3)
+        if differs.sum() > max(1, len(slots) // 20):
+            first = int(differs.argmax())
+            raise ConfigError(
+                f"storage.hindsight: {self._functions.name} returns {computed[first]:.6g} for a "
+                f"transition whose reward was {stored[first]:.6g} ({int(differs.sum())} of "
+                f"{len(slots)} differ), so rewards of new goals would not fit the others; a "
+                "wrapper may change goals or rewards, or a step may reward more than its goal: "
+                "give the ReplayBuffer a her_function that returns rewards as they are to be "
+                "learned from"
+            )
 
     def write(self, columns: Mapping[str, Tensor], new: NewGoals, axis: int = 0) -> None:
         """Write new goals into observations, and into next observations if they are there.

@@ -202,7 +202,8 @@ class ReplayBuffer(ReplayStorage):
         self._relabeler = None
         if self.hindsight is not None:
             functions = checked_functions(spec, self.hindsight, self.her_function)
-            self._relabeler = Relabeler(ring, generator, self.hindsight, functions)
+            is_own = self.her_function is None
+            self._relabeler = Relabeler(ring, generator, self.hindsight, functions, is_own)
         if ring.sequence_starts is None:
             return WindowGather(ring, self.n_step, self._relabeler)
         return SequenceGather(ring, self.n_step, ring.sequence_starts, self._relabeler)

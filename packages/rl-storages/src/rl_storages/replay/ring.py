@@ -177,6 +177,10 @@ class ReplayRing:
         if self.is_at(cursor):
             return _NONE, _NONE
         slots = np.concatenate([self.retired(), self.grown_since(cursor), self.slots_since(cursor)])
+        longest = int((self.places.positions - cursor).max())
+        if longest + max(self.writer.guard, self.learned) >= self.num_rows:  # one lap or more
+            from_last, first = np.unique(slots[::-1], return_index=True)
+            slots = from_last[np.argsort(-first)]  # each once, where it is named last
         is_new = (self.flags.take(slots) & self.drawn) > 0
         return slots[~is_new], slots[is_new]
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rl_core.batch import ReplayBatch
-from rl_core.config import as_schedule, parse_schedule
+from rl_core.config import as_schedule, check_argument, parse_schedule
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.stateful import StateFields, StateReader
 from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
@@ -153,6 +153,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
             assert self._windows is not None
             self._windows.set_eta(value)
             return
+        check_argument(name, value, float)  # no schedule
         replace(self._config, **{name: value})  # checks the range
         if name == "alpha":
             self._catch_up()

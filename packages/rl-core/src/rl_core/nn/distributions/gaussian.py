@@ -21,6 +21,7 @@ from rl_core.nn.distributions.base import (
     unflatten,
 )
 from rl_core.nn.init import orthogonal_
+from rl_core.spaces import is_bounded
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -175,19 +176,14 @@ class ScaledHead(ActionHead):
         self._is_flat = len(self._env_shape) == 1
         self._env_dtype = tensor_dtype(action_space)
         low, high = _flat_bounds(action_space)
-        if not (low.isfinite().all() and high.isfinite().all()):
+        if not is_bounded(action_space).all():
             raise SpaceError(
-                f"{action_space} has an infinite bound; squashed actions are scaled to the bounds "
-                "and need finite ones: give the environment such bounds "
+                f"{action_space} has an infinite bound, or one beyond 1e30; squashed actions "
+                "are scaled to the bounds and need finite ones: give the environment such bounds "
                 "(gymnasium.wrappers.TransformAction), or use a policy that does not squash"
             )
-        # Halved first, because the width of a space with huge bounds is infinite.
-        named = {
-            "low": low,
-            "high": high,
-            "centre": low / 2 + high / 2,
-            "half_width": high / 2 - low / 2,
-        }
+        half_width = (high - low) / 2
+        named = {"low": low, "high": high, "centre": (low + high) / 2, "half_width": half_width}
         for name, bound in named.items():
             self.register_buffer(name, bound, persistent=False)
 
