@@ -179,6 +179,12 @@ def test_options_that_no_section_has_are_refused(options: dict[str, Any], messag
         rl_train.make("ppo", "CartPole-v1", **options)
 
 
+def test_an_option_that_is_none_is_not_turned_on_while_a_run_goes_on() -> None:
+    algorithm = rl_train.make("ppo", "CartPole-v1", seed=0).algorithm
+    with pytest.raises(ConfigError, match="target_kl is none in this run"):
+        algorithm.update_algorithm_parameter("target_kl", 0.02)
+
+
 def own_env() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", max_episode_steps=20)
 
@@ -360,6 +366,36 @@ def test_predict_answers_a_batch_row_by_row() -> None:
     batch = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     actions, _ = agent.predict(batch)
     assert actions.tolist() == [int(agent.predict(row)[0]) for row in batch]
+
+
+class NestedEnv(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Tuple(
+        (
+            spaces.Discrete(2),
+            spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "task": spaces.Text(9)}),
+        )
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return (1, {"a": np.full(2, 0.5, np.float32), "task": "go"}), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], 1.0, True, False, {}
+
+
+@pytest.mark.filterwarnings("ignore:.*texts:RuntimeWarning")
+def test_predict_takes_nested_observations_as_environments_and_as_vectors_return_them() -> None:
+    agent = rl_train.make("ppo", NestedEnv, seed=0, num_envs=2)
+    assert agent.parts.test_envs is not None
+    (nested, _), flat = NestedEnv().reset(), agent.parts.test_envs(num_episodes=2).reset(seed=1)
+    assert isinstance(flat, dict)
+    assert set(flat) == {"0", "1/a"}
+    actions, _ = agent.predict(flat)
+    assert actions.tolist() == [int(agent.predict(nested)[0])] * 2
+    with pytest.raises(DataError, match="expects a tuple of 2"):
+        agent.predict({"0": 1})
 
 
 def test_predict_refuses_another_shape() -> None:

@@ -162,6 +162,8 @@ def test_success_is_counted_where_it_is_reported(mode: AutoresetMode) -> None:
     envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=mode))
     cut = evaluate_policy(_actor(envs), envs, 2, max_episode_steps=4)
     assert (cut.num_cut, cut.success_rate) == (1, 0.5)
+    all_cut = evaluate_policy(_actor(envs), envs, 2, max_episode_steps=1)
+    assert (all_cut.num_cut, all_cut.success_rate) == (2, 0.0)
     silent = counting_envs([[2]], [True], mode)
     assert evaluate_policy(_actor(silent), silent, 3).success_rate is None
 

@@ -53,7 +53,7 @@ def plot(words: Sequence[str]) -> int:
     if arguments.output is not None and Path(arguments.output).suffix not in _FORMATS:
         raise UsageError(f"-o: got '{arguments.output}'; expected {', '.join(_FORMATS)}")
     groups = _grouped({run: name for name in given.names for run in runs_in(Path(name))})
-    metrics = arguments.metric.split(",")
+    metrics = [metric.strip() for metric in arguments.metric.split(",")]
     named = {
         (f"{name}: {metric}" if len(metrics) > 1 else name): (runs, metric)
         for name, runs in groups.items()

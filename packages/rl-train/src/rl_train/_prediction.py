@@ -10,14 +10,15 @@ from rl_core.actor import Actor
 from rl_core.env import as_numpy, category_problem
 from rl_core.errors import DataError, in_brief
 from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
-from rl_core.types import Array, Observation, State
+from rl_core.types import Array, ArrayObservation, Observation, State
 
 
 def observation_batch(observation: object, actor: Actor) -> tuple[Observation, bool]:
     """Convert observations to their declared dtypes on the device, with a batch axis.
 
     Args:
-        observation: one observation of the environment's shape, or a batch `(N, ...)`.
+        observation: one observation of the environment's shape, or a batch `(N, ...)`; for nested
+            spaces also a dict by path, as vector environments return it.
         actor: actor that receives the observations.
 
     Returns:
@@ -26,8 +27,16 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
     Raises:
         DataError: when a shape, dtype or value does not fit the observation space.
     """
-    flat = flatten_observation(actor.observation_space, observation)
     spaces = leaf_spaces(actor.observation_space)
+    flat: ArrayObservation
+    if (
+        isinstance(observation, Mapping)
+        and isinstance(spaces, Mapping)
+        and (set(observation) == set(spaces))
+    ):
+        flat = observation  # without nesting, or flattened by a vector environment
+    else:
+        flat = flatten_observation(actor.observation_space, observation)
     arrays = flat if isinstance(flat, Mapping) else {"observation": flat}
     leaves = spaces if isinstance(spaces, Mapping) else {"observation": spaces}
     if isinstance(flat, Mapping) and not isinstance(spaces, Mapping):

@@ -261,7 +261,8 @@ class Agent:
         for found in list_checkpoints(checkpoints)[-1:] or [file]:
             if found.resolve() != self._newest and found.exists():
                 raise CheckpointError(
-                    f"{found} is of another agent or another time; save into a new directory"
+                    f"{found} is of another agent or another time, or was saved by training "
+                    "itself; save into a new directory"
                 )
         path = save_checkpoint(checkpoints, step, state, recipe=self.recipe, resume_grade=grade)
         save_recipe(self.recipe, file)

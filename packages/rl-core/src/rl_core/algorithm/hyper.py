@@ -68,7 +68,17 @@ class Schedules(Mapping[str, Schedule]):
             ConfigError: when there is no such field, or its annotation refuses the value.
         """
         if name not in self._schedules:
+            if name in _scheduled_fields(self._config):
+                raise ConfigError(
+                    f"{name} is none in this run, and cannot be turned on while it runs; set it in "
+                    "the algorithm's options"
+                )
             raise ConfigError(f"no parameter '{name}' may change{nearest(name, self._schedules)}")
+        if value is None:
+            raise ConfigError(
+                f"{name}: got None; expected a number or a schedule, because it cannot be turned "
+                "off while a run goes on"
+            )
         try:
             schedule = as_schedule(value)
         except ConfigError as error:
@@ -135,10 +145,14 @@ def checked_config(algorithm: object, config: object) -> typing.Any:
 
 def schedules_of(config: object) -> dict[str, Schedule]:
     """Find the fields that may change while running; those set to None are left out."""
+    values = {name: getattr(config, name) for name in _scheduled_fields(config)}
+    return {name: as_schedule(value) for name, value in values.items() if value is not None}
+
+
+def _scheduled_fields(config: object) -> list[str]:
     hints = typing.get_type_hints(type(config))
-    return {
-        field.name: as_schedule(getattr(config, field.name))
+    return [
+        field.name
         for field in fields(typing.cast("typing.Any", config))
         if Schedule in typing.get_args(hints[field.name])
-        and getattr(config, field.name) is not None
-    }
+    ]

@@ -299,6 +299,7 @@ def _run(
     waits = np.zeros(envs.num_envs, bool)
     episodes: list[list[Episode]] = [[] for _ in range(envs.num_envs)]
     num_cut = num_steps = 0
+    reports_success = False
     while quota.any():
         before_step()
         start = torch.from_numpy(tracker.episode_start).to(actor.device)
@@ -313,6 +314,8 @@ def _run(
                 quota[episode.env] -= 1
                 episodes[episode.env].append(episode)
                 num_cut += episode in cut
+        if cut and not reports_success:
+            reports_success = "is_success" in outcome.info
         num_steps += envs.num_envs
         if on_step is not None:
             on_step(num_episodes - int(quota.sum()), num_steps)
@@ -325,7 +328,7 @@ def _run(
             waits[:] = False
     every = [episode for row in episodes for episode in row]
     successes = [episode.success for episode in every if episode.success is not None]
-    successes += [False] * num_cut if successes else []
+    successes += [False] * num_cut if successes or reports_success else []
     result = summarize(
         [episode.episode_return for episode in every],
         [episode.length for episode in every],

@@ -91,5 +91,5 @@ class TrainerConfig(Config):
         if self.demonstrations is not None and self.scale_rewards:
             raise ConfigError(
                 "scale_rewards would scale the collected rewards but not those of demonstrations; "
-                "leave one of them out"
+                "set scale_rewards to False, or leave demonstrations out"
             )
