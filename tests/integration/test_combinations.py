@@ -20,7 +20,7 @@ import torch
 
 from rl_core.batch import ReplayBatch, Transition
 from rl_core.errors import ConfigError, DataError
-from rl_core.storage import DataSlice, StorageSpec
+from rl_core.storage import DataSlice
 from rl_storages import (
     HindsightConfig,
     PrioritizedConfig,
@@ -93,22 +93,18 @@ class _Life:
             if sequences is None
             else ReferenceSequenceStorage(10**6, n_step, learned=self.learned, burn_in=burn_in)
         )
-        self.oracle.allocate(self.spec, seeded())
+        self.oracle.allocate(self.script.spec(), seeded())
         self.errors: dict[tuple[str, int], float] = {}
         self.largest = 1.0
         self.keys: dict[str, list[int]] = {}
         self.lag = 0  # how many rows slices had fewer of an environment than of another
         self.joints = 0  # where something else may go on than what is stored
 
-    @property
-    def spec(self) -> StorageSpec:
-        return self.script.spec()
-
     def new_storage(self, seed: int = 0) -> ReplayBuffer:
         her_function = None if self.goals is None else self.goals.functions  # rewards are scripted
         size = self.rows * self.script.num_envs
         storage = ReplayBuffer(size, her_function=her_function, **self.options)
-        storage.allocate(self.spec, seeded(seed))
+        storage.allocate(self.script.spec(), seeded(seed))
         return storage
 
     def insert(self, transition: Transition) -> None:

@@ -28,17 +28,13 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
         DataError: when a shape, dtype or value does not fit the observation space.
     """
     spaces = leaf_spaces(actor.observation_space)
+    leaves = spaces if isinstance(spaces, Mapping) else {"observation": spaces}
     flat: ArrayObservation
-    if (
-        isinstance(observation, Mapping)
-        and isinstance(spaces, Mapping)
-        and (set(observation) == set(spaces))
-    ):
+    if isinstance(observation, Mapping) and set(observation) == set(leaves):
         flat = observation  # without nesting, or flattened by a vector environment
     else:
         flat = flatten_observation(actor.observation_space, observation)
     arrays = flat if isinstance(flat, Mapping) else {"observation": flat}
-    leaves = spaces if isinstance(spaces, Mapping) else {"observation": spaces}
     if isinstance(flat, Mapping) and not isinstance(spaces, Mapping):
         raise DataError(f"the observation is a mapping; expected an array of {spaces}")
     tensors, batched = {}, set()

@@ -160,11 +160,16 @@ class Relabeler:
 
     def _ended_by_goal(self, slots: Positions) -> Mask:
         """Return which terminations were due to the episode's own goal, `(M,)`."""
-        index = torch.from_numpy(slots).to(self._desired.device)
-        own: Array = self._desired.index_select(0, index).numpy(force=True)
-        by_goal = self._functions.terminations(self.achieved_after(slots).numpy(force=True), own)
+        by_goal = self._functions.terminations(*self._own_goals(slots))
         assert by_goal is not None
         return by_goal
+
+    def _own_goals(self, slots: Positions) -> tuple[Array, Array]:
+        """Return the goals that transitions achieved, and those they had, `(M, ...)` each."""
+        index = torch.from_numpy(slots).to(self._desired.device)
+        achieved: Array = self.achieved_after(slots).numpy(force=True)
+        desired: Array = self._desired.index_select(0, index).numpy(force=True)
+        return achieved, desired
 
     def relabel(self, slots: Positions, lengths: Positions, num_rows: int) -> NewGoals | None:
         """Choose new goals, one for all rows of a sample, and compute their rewards.
@@ -192,9 +197,7 @@ class Relabeler:
             ConfigError: when more than one in 20 and more than one differ; goals at the edge of a
                 tolerance may be judged otherwise once they are rounded to float32.
         """
-        index = torch.from_numpy(slots).to(self._desired.device)
-        own: Array = self._desired.index_select(0, index).numpy(force=True)
-        computed = self._functions.rewards(self.achieved_after(slots).numpy(force=True), own)
+        computed = self._functions.rewards(*self._own_goals(slots))
         stored = self._ring.reward[slots]
         differs = ~np.isclose(computed, stored, rtol=1e-3, atol=1e-3)
         if differs.sum() > max(1, len(slots) // 20):
