@@ -353,8 +353,20 @@ def test_a_repeated_seed_is_a_curve_of_its_own(rl: Run, trained_run: Path, tmp_p
 
 
 def test_a_metric_that_no_run_has_is_refused(refused: Refused, trained_run: Path) -> None:
-    message = refused("plot", trained_run, "--metric", "train/retrun")
-    assert "has no values of 'train/retrun'" in message
+    message = refused("plot", trained_run, "--metric", "train/episode_retrun")
+    assert (
+        "has no values of 'train/episode_retrun'; did you mean 'train/episode_return'?" in message
+    )
+    message = refused("plot", trained_run, "--metric", "test/episode_return")
+    assert "train with --trainer.test-every" in message
+
+
+def test_a_run_without_an_ended_episode_is_refused(
+    refused: Refused, trained_run: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "young")
+    (run / "metrics.jsonl").write_text('{"step": 8, "time": 1.0, "train/episode_return": null}\n')
+    assert "no episode has ended, so train longer" in refused("plot", run)
 
 
 def test_runs_that_began_with_other_weights_have_a_curve_of_their_own(

@@ -12,6 +12,8 @@ from rl_command.parser import Command, parse
 from rl_command.run_directory import METRICS, RECIPE, runs_in
 from rl_command.summary import shows_lines
 from rl_core.config import LENGTHS, ComponentSpec, Config, Recipe
+from rl_core.errors import nearest
+from rl_train.loggers import read_metrics
 from rl_train.recipe_files import load_recipe
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -132,13 +134,15 @@ def _curve(runs: Sequence[Path], metric: str) -> Curve:
     curves = [read_curve(run / METRICS, metric) for run in runs]
     for run, curve in zip(runs, curves, strict=True):
         if not curve.steps:
-            cause = "and train longer if no episode has ended"
-            if metric.startswith("test/"):
-                cause = "and train with --trainer.test-every to evaluate on the way"
-            raise UsageError(
-                f"{run} has no values of '{metric}'; see its {METRICS} for the names of metrics, "
-                f"{cause}"
-            )
+            lines = read_metrics(run / METRICS)
+            names = {name for line in lines for name, value in line.items() if value is not None}
+            if metric == TRAIN_RETURN:
+                hint = "; no episode has ended, so train longer"
+            elif metric.startswith("test/") and not any(name.startswith("test/") for name in names):
+                hint = "; train with --trainer.test-every to evaluate on the way"
+            else:
+                hint = nearest(metric, names)
+            raise UsageError(f"{run} has no values of '{metric}'{hint}")
     return over_runs(curves)
 
 
