@@ -410,8 +410,9 @@ def test_predict_refuses_another_shape() -> None:
         (np.zeros(4, complex), "dtype complex128; expected float32"),
         ([[0.0], [0.0, 1.0]], "is not an array"),
         ((np.zeros(4), {}), "of what reset returns, give the first part"),
-        ([0.0, np.nan, 0.0, 0.0], "NaN or infinity"),
-        (torch.full((2, 4), np.inf), "NaN or infinity"),
+        ([0.0, np.nan, 0.0, 0.0], "holds nan; expected finite numbers"),
+        (torch.full((2, 4), np.inf), "holds inf; expected finite numbers"),
+        ([0.0, 1e300, 0.0, 0.0], r"holds 1e\+300; expected finite numbers in torch.float32"),
         ({"obs": np.zeros(4)}, "is a mapping; expected an array of Box"),
     ],
 )

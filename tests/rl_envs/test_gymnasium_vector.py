@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from rl_core.env import VecEnv
+from rl_core.env import VecEnv, as_numpy
 from rl_core.errors import (
     CheckpointError,
     ConfigError,
@@ -343,6 +343,34 @@ def test_a_category_out_of_range_is_refused_in_the_first_step() -> None:
     envs = GymVecEnv(live)
     envs.reset()
     with pytest.raises(EnvironmentFaultError, match="holds 1 to 4"):
+        envs.step(ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "value", "fits"),
+    [
+        (np.uint8, torch.int8, 100, True),
+        (np.uint8, torch.int8, -5, False),
+        (np.int8, torch.uint8, 100, True),
+        (np.int8, torch.uint8, 200, False),
+        (np.uint8, torch.int64, 256, False),
+        (np.uint8, torch.bool, 1, True),
+    ],
+)
+def test_integers_of_tensors_do_not_wrap_around(
+    declared: type[np.integer], given: torch.dtype, value: int, fits: bool
+) -> None:
+    live = LiveEnv(as_tensor=True, spoil={"observation": torch.full((2, 2), value, dtype=given)})
+    live.single_observation_space = spaces.Box(
+        np.iinfo(declared).min, np.iinfo(declared).max, (2,), declared
+    )
+    live.reset = lambda **kwargs: (torch.zeros(2, 2, dtype=torch.int8), {})  # type: ignore[method-assign]
+    envs = GymVecEnv(live)
+    envs.reset()
+    if fits:
+        assert as_numpy(envs.step(ZEROS).observation).tolist() == [[value] * 2] * 2
+        return
+    with pytest.raises(EnvironmentFaultError, match=f"expected {declared.__name__}, or what it"):
         envs.step(ZEROS)
 
 

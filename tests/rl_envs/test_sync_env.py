@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from rl_core.env import VecEnv, as_numpy
 from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
@@ -233,6 +234,17 @@ def test_integers_that_would_wrap_around_are_refused(
             return
         with pytest.raises(EnvironmentFaultError, match=rf"int64.*{dtype.__name__}"):
             envs.step(np.zeros(2, np.int64))
+
+
+def test_integers_that_wrap_around_after_some_that_fit_are_refused() -> None:
+    env = WideEnv(np.int8, [5, 5])
+    envs = SyncVecEnv([env])
+    envs.reset()
+    for _ in range(2):
+        envs.step(np.zeros(1, np.int64))
+    env.values = [5, 200]
+    with pytest.raises(EnvironmentFaultError, match="int64; expected int8"):
+        envs.step(np.zeros(1, np.int64))
 
 
 def test_a_wrong_dtype_in_the_middle_of_an_episode_is_named() -> None:
@@ -503,5 +515,7 @@ def test_what_is_known_of_the_environments() -> None:
         assert (envs.spec_id, envs.max_episode_steps, envs.num_envs) == ("Pendulum-v1", 200, 2)
         assert envs.component is not None
         assert envs.component.kwargs["num_envs"] == 2
+    twice = TimeLimit(TimeLimit(CountingEnv([9]), 100), 50)
+    assert SyncVecEnv([twice]).max_episode_steps == 50
     observation: ArrayObservation = SyncVecEnv([CountingEnv([9])]).reset()
     assert isinstance(observation, np.ndarray)

@@ -243,6 +243,10 @@ def _trajectory(**fields: object) -> Any:
             "the rewards at step 1 are nan; exp",
         ),
         (
+            _trajectory(reward=np.array([0.0, 0.0, 1e300])),
+            r"rewards at step 2 are 1e\+300; expected finite numbers in torch.float32",
+        ),
+        (
             _trajectory(observation=torch.zeros(3, 2)),
             r"\(3, 2\); expected \(4, 2\) for 3 rewards",
         ),
@@ -287,6 +291,18 @@ def test_actions_in_the_environments_units_are_refused_where_the_actor_scales() 
     assert torch.equal(taken.action, own)
     (taken,) = read_demonstrations([given], plain)
     assert torch.equal(taken.action, given.action)
+
+
+def test_integers_that_would_wrap_around_are_refused() -> None:
+    actor = ToyActor(spaces.Box(-128, 127, (2,), np.int8), CHOSEN)
+    fitting = np.array([[0, 0], [127, -128], [0, 1], [0, 0]])
+    given = _trajectory(observation=fitting, action=torch.zeros(3, dtype=torch.int64))
+    (taken,) = read_demonstrations([given], actor)
+    assert isinstance(taken.observation, Tensor)
+    assert taken.observation[1].tolist() == [127, -128]
+    wide = np.array([[0, 0], [0, 0], [200, 1], [0, 0]])
+    with pytest.raises(DataError, match=r"observations at step 2 are \[200   1\]; expected what"):
+        list(read_demonstrations([replace(given, observation=wide)], actor))
 
 
 def test_arrays_and_wider_numbers_get_the_dtypes_of_storages() -> None:

@@ -217,7 +217,7 @@ def name_and_limit(spec: object, env: object) -> tuple[str, int | None]:
         limit = getattr(config, "max_episode_steps", None) or _counted_steps(env)
         while isinstance(env, gymnasium.Wrapper):
             if isinstance(env, TimeLimit):
-                limit = env._max_episode_steps
+                limit = min(limit or env._max_episode_steps, env._max_episode_steps)
             env = env.env
         return type(env).__name__, limit
     # Atari games count frames themselves, of which a step has at least one.

@@ -11,6 +11,7 @@ from rl_core.env import as_numpy, category_problem
 from rl_core.errors import DataError, in_brief
 from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.types import Array, ArrayObservation, Observation, State
+from rl_train._conversion import to_tensor
 
 
 def observation_batch(observation: object, actor: Actor) -> tuple[Observation, bool]:
@@ -40,8 +41,12 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
     tensors, batched = {}, set()
     for key, leaf in leaves.items():
         array, is_batch = _checked(key, arrays[key], leaf)
-        tensor = torch.as_tensor(array, dtype=tensor_dtype(leaf), device=actor.device)
-        tensors[key] = tensor if is_batch else tensor.unsqueeze(0)
+        dtype = tensor_dtype(leaf)
+        tensor, is_held = to_tensor(array, dtype)
+        if not is_held.all():
+            numbers = "finite numbers in" if dtype.is_floating_point else "what fits into"
+            raise DataError(f"{key} holds {array[~is_held][0]}; expected {numbers} {dtype}")
+        tensors[key] = (tensor if is_batch else tensor.unsqueeze(0)).to(actor.device)
         batched.add(is_batch)
     if len(batched) > 1:
         raise DataError("some entries of the observation are batches and others are not")
@@ -111,11 +116,7 @@ def _checked(name: str, value: object, space: Space) -> tuple[Array, bool]:
     kinds = "biuf" if tensor_dtype(space).is_floating_point else "biu"
     if array.dtype.kind not in kinds:
         raise DataError(f"{name} has dtype {array.dtype}; expected {space.dtype}")
-    if not np.isfinite(array).all():
-        raise DataError(f"{name} holds NaN or infinity; expected finite numbers")
     problem = category_problem(name, space, array)
     if problem is not None:
         raise DataError(problem)
-    # Torch takes neither a view from back to front nor another order of bytes.
-    native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
-    return native, array.shape != shape
+    return array, array.shape != shape

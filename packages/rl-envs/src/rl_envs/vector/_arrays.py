@@ -285,6 +285,13 @@ class NumpyArrays(Arrays):
                 return raw.astype(dtype, order="C")
         return self._checked(spec, raw, None).astype(dtype, order="C")
 
+    def fitting_dtype(self, observation: object) -> "np.dtype[Any] | None":
+        """Return the dtype of one array if every value of it can be written; None otherwise."""
+        if self.leaf is None or not isinstance(observation, np.ndarray):
+            return None
+        given, wanted = observation.dtype, self.leaf.numpy_dtype
+        return given if wanted.kind not in "iu" or np.can_cast(given, wanted) else None
+
     def empty_observation(self) -> Rows:
         """Return new arrays whose rows are still to be written."""
         if self.leaf is not None:

@@ -279,8 +279,11 @@ class _TorchArrays(Arrays):
             return not array.is_complex()
         if array.is_complex() or array.is_floating_point():
             return False
-        is_wider = dtype is not torch.bool and array.dtype.itemsize > dtype.itemsize
-        return not is_wider or bool((array.to(dtype) == array).all())
+        if dtype is torch.bool or array.dtype is torch.bool:
+            return True
+        given, wanted = torch.iinfo(array.dtype), torch.iinfo(dtype)
+        fits_whole = wanted.min <= given.min and given.max <= wanted.max
+        return fits_whole or bool((array.to(dtype) == array).all())
 
 
 def _autoreset_mode(envs: VectorEnv) -> AutoresetMode:

@@ -207,7 +207,7 @@ class SyncVecEnv(BaseGymVecEnv):
                 observation[index] = single
             else:
                 self._arrays.write_row(observation, index, single)
-                self._usual_dtype = usual_dtype = getattr(single, "dtype", None)
+                self._usual_dtype = usual_dtype = self._arrays.fitting_dtype(single)
             infos.append(info.copy())
         return infos, ended
 

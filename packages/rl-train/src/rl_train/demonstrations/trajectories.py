@@ -20,6 +20,7 @@ from rl_core.spaces import (
     tensor_dtype,
 )
 from rl_core.types import Array, Observation
+from rl_train._conversion import to_tensor
 
 _ROUNDING = 1e-4
 """How far a scaled action may exceed [-1, 1]."""
@@ -39,34 +40,37 @@ def checked_trajectory(
 
     Raises:
         DataError: when it is something else, has no step, or a field has another shape or kind of
-            dtype, a number that is not finite, or a value that its space does not have.
+            dtype, a number that is not finite in the dtype that is kept, or a value that its space
+            does not have.
     """
     if not isinstance(given, Trajectory):
         raise DataError(f"{where}: got {type(given).__name__}; expected a Trajectory")
     length = as_numpy(given.reward).size
     if length == 0:
         raise DataError(f"{where}: it has no step; leave it out")
-    reward = checked_column(given.reward, "rewards", (length,), "biuf", where)
+    rewards = checked_column(given.reward, "rewards", (length,), "biuf", where)
+    reward = _tensor(rewards, torch.float32, "rewards", where)
     observation = _observation(given.observation, actor.observation_space, length, where)
     if has_env_actions:
         space = actor.action_space
         array = as_numpy(given.action)
         _refuse(action_problem(space, array, length, "step"), where)
         env_action = torch.from_numpy(np.array(array, dtype=space.dtype)).to(actor.device)
-        action = actor.from_env_action(env_action).cpu()
+        array = actor.from_env_action(env_action).numpy(force=True)
+        action = _tensor(array, actor.action_spec.dtype, "actions", where)
     else:
         spec = actor.action_spec
         kinds = "f" if spec.dtype.is_floating_point else "biu"
         array = checked_column(given.action, "actions", (length, *spec.shape), kinds, where)
-        action = _tensor(array, spec.dtype)
+        action = _tensor(array, spec.dtype, "actions", where)
         _refuse(_own_action_problem(action, actor), where)
-    return Trajectory(observation, action, _tensor(reward, torch.float32), bool(given.terminated))
+    return Trajectory(observation, action, reward, bool(given.terminated))
 
 
 def checked_column(
     value: object, field: str, shape: tuple[int, ...], kinds: str, where: str
 ) -> Array:
-    """Return one finite number or vector per step as an array.
+    """Return one number or vector per step as an array.
 
     Args:
         value: an array or a tensor.
@@ -85,7 +89,6 @@ def checked_column(
             f"{where}: the {field} have shape {array.shape} and dtype {array.dtype}; expected "
             f"{numbers} of shape {shape}, for {shape[0]} steps"
         )
-    _refuse(_finite_problem(array, field), where)
     return array
 
 
@@ -103,9 +106,8 @@ def _observation(value: object, space: Space, length: int, where: str) -> Observ
     _refuse(problem, where)
     tensors = {}
     for key, leaf in leaves.items():
-        array = as_numpy(parts[key])
-        _refuse(_finite_problem(array, f"observations {key}".rstrip()), where)
-        tensors[key] = _tensor(array, tensor_dtype(leaf))
+        field = f"observations {key}".rstrip()
+        tensors[key] = _tensor(as_numpy(parts[key]), tensor_dtype(leaf), field, where)
     return tensors.get("", tensors)
 
 
@@ -131,17 +133,17 @@ def _own_action_problem(action: Tensor, actor: Actor) -> str | None:
     return problem
 
 
-def _finite_problem(array: Array, field: str) -> str | None:
-    if array.dtype.kind != "f" or np.isfinite(array).all():
-        return None
-    step = int(np.argwhere(~np.isfinite(array))[0, 0])
-    return f"the {field} at step {step} are {array[step]}; expected finite numbers"
-
-
 def _refuse(problem: str | None, where: str) -> None:
     if problem is not None:
         raise DataError(f"{where}: {problem}")
 
 
-def _tensor(array: Array, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(dtype)
+def _tensor(array: Array, dtype: torch.dtype, field: str, where: str) -> Tensor:
+    tensor, is_held = to_tensor(array, dtype)
+    if not is_held.all():
+        step = int(np.argwhere(~is_held)[0, 0])
+        numbers = f"finite numbers in {dtype}" if dtype.is_floating_point else f"what {dtype} holds"
+        raise DataError(
+            f"{where}: the {field} at step {step} are {array[step]}; expected {numbers}"
+        )
+    return tensor
