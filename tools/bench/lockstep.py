@@ -212,7 +212,7 @@ def moments(
     on_policy = algorithm == "ppo"
     weights_of = on_policy_weights if on_policy else replay_weights
     # The mean action has no gradient of PPO's, which draws for actions alone.
-    draw = _same_numbers if on_policy else _zeros
+    draw = _same_numbers if on_policy else lambda: torch.zeros
     mine: list[Moment] = []
     theirs: list[Moment] = []
 
@@ -269,10 +269,6 @@ def _include_one_observation(algorithm: AnyAlgorithm) -> None:
         if isinstance(module, RunningNorm):
             module.count.fill_(1.0)
     algorithm.gradients.count = 1
-
-
-def _zeros() -> Callable[[tuple[int, ...]], Tensor]:
-    return torch.zeros
 
 
 def _same_numbers() -> Callable[[tuple[int, ...]], Tensor]:

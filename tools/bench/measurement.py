@@ -22,7 +22,7 @@ class Job:
 
     Attributes:
         title: for messages.
-        task: of `worker.py`; it answers figures.
+        task: of `worker.py`; it returns figures.
         payload: its arguments.
         threads: how many every library may use.
     """

@@ -26,7 +26,7 @@ from rl_core.gradients import OptimizerConfig
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_storages import RolloutStorage
 
-_NUM_STEPS = 256
+_NUM_STEPS, _NUM_UPDATES = 256, 5
 
 
 def compare_ppo(*, is_discrete: bool) -> list[Found]:
@@ -82,11 +82,10 @@ def _on_policy(
     make: Callable[[OnPolicyActor], AnyAlgorithm],
     *,
     is_discrete: bool = False,
-    updates: int = 5,
 ) -> Found:
     env = Noisy(is_discrete=is_discrete)
     model = model_class("MlpPolicy", env, seed=0, device="cpu", n_steps=_NUM_STEPS, **options)
-    _, callback = model._setup_learn(updates * _NUM_STEPS * 1000)
+    _, callback = model._setup_learn(_NUM_UPDATES * _NUM_STEPS * 1000)
     actor = OnPolicyActor(env.observation_space, env.action_space)
     actor.load_state_dict(start := on_policy_weights(model))
     algorithm, storage = make(actor), RolloutStorage(_NUM_STEPS)
@@ -94,7 +93,7 @@ def _on_policy(
     spec = StorageSpec(observation, actor.action_spec, 1, {}, {}, torch.device("cpu"))
     storage.allocate(spec, torch.Generator())
     is_start = True
-    for _ in range(updates):
+    for _ in range(_NUM_UPDATES):
         env.rows.clear()
         model.collect_rollouts(model.env, callback, model.rollout_buffer, _NUM_STEPS)
         following = [row[0] for row in env.rows[1:]] + [model._last_obs[0]]
@@ -120,7 +119,7 @@ def _on_policy(
         model.train()
         algorithm.update(storage)
     apart = apart_by_part(start, on_policy_weights(model), actor.state_dict())
-    return Found(name, updates, apart)
+    return Found(name, _NUM_UPDATES, apart)
 
 
 def on_policy_weights(model: Any) -> Weights:

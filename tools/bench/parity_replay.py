@@ -39,7 +39,7 @@ from rl_algos_offpolicy.actor.config import PolicyKind
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import ReplayBatch
 
-_BATCH = 128
+_BATCH, _NUM_UPDATES = 128, 20
 _RATE = 1e-3
 _HIDDEN = (64, 64)
 
@@ -121,7 +121,6 @@ def _replayed(
     model: Any,
     actor: OffPolicyActor,
     make: Callable[[OffPolicyActor], AnyAlgorithm],
-    updates: int = 20,
 ) -> Found:
     model._setup_learn(1000)
     model.policy.set_training_mode(True)
@@ -129,7 +128,7 @@ def _replayed(
     algorithm = make(actor)  # whose targets are copies
     is_discrete = isinstance(actor.action_space, gymnasium.spaces.Discrete)
     generator = torch.Generator().manual_seed(1)
-    for _ in range(updates):
+    for _ in range(_NUM_UPDATES):
         theirs, ours = _batches(generator, is_discrete=is_discrete)
         drawn = algorithm.draw_update_noise(ours)
         with (
@@ -139,7 +138,7 @@ def _replayed(
             model.train(gradient_steps=1, batch_size=_BATCH)
         algorithm.gradients.step(ours, drawn)
     apart = apart_by_part(start, replay_weights(model), actor.state_dict())
-    return Found(type(model).__name__, updates, apart)
+    return Found(type(model).__name__, _NUM_UPDATES, apart)
 
 
 def _batches(generator: torch.Generator, *, is_discrete: bool) -> tuple[Any, ReplayBatch]:

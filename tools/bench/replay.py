@@ -38,9 +38,7 @@ def measure_operation(name: str, options: argparse.Namespace) -> Found:
     """Measure all systems in an operation, one after the other, round by round."""
     shared: dict[str, Json] = {"seconds": options.seconds, "size": options.size}
     jobs = {
-        system: Job(
-            SYSTEMS[system], "replay", {"operation": name, "system": system, **shared}, _THREADS
-        )
+        system: Job(SYSTEMS[system], "replay", {"name": name, "system": system, **shared}, _THREADS)
         for system in OPERATIONS[name].systems
     }
 

@@ -75,18 +75,11 @@ def measure_products(payload: Mapping[str, Json]) -> dict[str, Json]:
     return {**products.measure(workload, cast("float", payload["seconds"]))}
 
 
-def measure_replay(payload: Mapping[str, Json]) -> dict[str, Json]:
+def measure_replay(payload: Mapping[str, Any]) -> dict[str, Json]:
     """Measure one system's replay buffer in one operation."""
     from bench import replay_run
 
-    return {
-        **replay_run.measure(
-            cast("str", payload["operation"]),
-            cast("str", payload["system"]),
-            cast("int", payload["size"]),
-            cast("float", payload["seconds"]),
-        )
-    }
+    return {**replay_run.measure(**payload)}
 
 
 def measure_replay_bytes(payload: Mapping[str, Json]) -> dict[str, Json]:
@@ -97,31 +90,18 @@ def measure_replay_bytes(payload: Mapping[str, Json]) -> dict[str, Json]:
     return {"bytes": replay_run.count_bytes(data, system, cast("int", payload["size"]))}
 
 
-def measure_envs(payload: Mapping[str, Json]) -> dict[str, Json]:
+def measure_envs(payload: Mapping[str, Any]) -> dict[str, Json]:
     """Measure how fast a system steps environments."""
     from bench import envs_run
 
-    return {
-        **envs_run.measure(
-            cast("str", payload["env"]),
-            cast("int", payload["count"]),
-            cast("str", payload["system"]),
-            cast("float", payload["seconds"]),
-        )
-    }
+    return {**envs_run.measure(**payload)}
 
 
-def measure_envs_added(payload: Mapping[str, Json]) -> dict[str, Json]:
+def measure_envs_added(payload: Mapping[str, Any]) -> dict[str, Json]:
     """Measure what one of our vectorizers adds to another one's step."""
     from bench import envs_run
 
-    return {
-        **envs_run.measure_added(
-            cast("int", payload["count"]),
-            cast("str", payload["system"]),
-            cast("float", payload["seconds"]),
-        )
-    }
+    return {**envs_run.measure_added(**payload)}
 
 
 def learn(payload: Mapping[str, Json]) -> dict[str, Json]:

@@ -184,10 +184,11 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         surrogate = LossModule(
             self._surrogate, {"actor": self.actor, "add_ons": self.add_ons}, self.hyper
         )
+        prefixes = tuple(f"{module}." for module in self.constant_modules())
         start = {
             name: parameter
             for name, parameter in surrogate.named_parameters()
-            if parameter.requires_grad and name.startswith(_prefixes(self.constant_modules()))
+            if parameter.requires_grad and name.startswith(prefixes)
         }
         sparse = _every(batch, config.curvature_every, self.actor.is_recurrent)
 
@@ -268,7 +269,3 @@ def _every(batch: RolloutBatch, stride: int, recurrent: bool) -> RolloutBatch:
     state = {name: state[::stride] for name, state in batch.state.items()}  # has no axis of time
     kept: RolloutBatch = tree_map_only(Tensor, keep, replace(batch, state={}))
     return replace(kept, state=state)
-
-
-def _prefixes(modules: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}." for name in modules)

@@ -225,7 +225,7 @@ class ReplayBatch:
 
 
 PREPARED_COLUMNS = ("log_prob", "value", "advantage", "value_target")
-"""The columns of a `RolloutBatch` that an algorithm's ``prepare`` must answer."""
+"""The columns of a `RolloutBatch` that an algorithm's ``prepare`` must return."""
 
 
 for _batch_type in (Rollout, RolloutBatch, SequenceStart, ReplayBatch):

@@ -29,9 +29,6 @@ ArrayObservation: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
 State: TypeAlias = Mapping[str, Tensor]
 """Recurrent state by network name, each ``(N, S)``; empty for feed-forward networks."""
 
-Metrics: TypeAlias = Mapping[str, float]
-"""Scalars by path, such as ``loss/policy``."""
-
 StateValue: TypeAlias = (
     "bool | int | float | str | Tensor | Sequence[StateValue] | StateDict | None"
 )

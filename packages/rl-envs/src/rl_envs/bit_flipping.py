@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rl_core.errors import ConfigError
+from rl_core.config import Count, check_argument
 
 Bits: TypeAlias = npt.NDArray[np.int8]
 
@@ -45,9 +45,8 @@ class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
         varies: bool = False,
         ends_on_success: bool = True,
     ) -> None:
-        for name, value in (("num_bits", num_bits), ("max_steps", max_steps)):
-            if value is not None and (isinstance(value, bool) or value < 1):
-                raise ConfigError(f"{name} must be at least 1, got {value!r}")
+        check_argument("num_bits", num_bits, Count)
+        check_argument("max_steps", max_steps, Count | None)
         self.num_bits = num_bits
         self.max_steps = num_bits if max_steps is None else max_steps
         self.varies = varies

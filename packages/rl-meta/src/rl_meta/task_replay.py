@@ -142,7 +142,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         """
         missing = int(tasks.max()) + 1 - len(self._stored)
         if missing > 0:
-            filled = self._filled
+            filled = _filled(self._stored, self.capacity)
             larger = self._new_columns(len(self._stored) + missing, self.capacity)
             for name, column in self._columns.items():
                 larger[name][: len(column), :filled] = column[:, :filled]
@@ -252,10 +252,11 @@ class TaskReplayStorage(Storage[ReplayBatch]):
     def state_dict(self) -> StateDict:
         """Return the buffers as far as they are filled, the rollout, and the generator's state."""
         self.check_allocated()
+        filled = _filled(self._stored, self.capacity)
         return {
             **super().state_dict(),
             "capacity": self.capacity,
-            "columns": {name: column[:, : self._filled] for name, column in self._columns.items()},
+            "columns": {name: column[:, :filled] for name, column in self._columns.items()},
             "stored": self._stored,
             "rollout": {name: column[: self._count] for name, column in self._rollout.items()},
             "valid": self._valid[: self._count],
@@ -291,11 +292,6 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         for name, row in rows.items():
             self._rollout[name][:count] = row
 
-    @property
-    def _filled(self) -> int:
-        """How many transitions the fullest buffer holds."""
-        return _filled(self._stored, self.capacity)
-
     def _new_columns(self, *rows: int) -> dict[str, Tensor]:
         try:
             return {name: spec.zeros(*rows) for name, spec in self._specs.items()}
@@ -322,4 +318,5 @@ class TaskReplayStorage(Storage[ReplayBatch]):
 
 
 def _filled(stored: Tensor, capacity: int) -> int:
+    """Return how many transitions the fullest buffer holds."""
     return int(stored[:, 0].clamp(max=capacity).max()) if len(stored) else 0

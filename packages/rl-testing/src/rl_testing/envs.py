@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_core.env import EnvStep, VecEnv, observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError
-from rl_core.spaces import Space, event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import event_shape, leaf_spaces, named_leaves, tensor_dtype
 from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
 from rl_testing.scripted import IDENTITY_SPACES, CountingEnv, IdentityEnv, Info
 from rl_testing.stateful import copy_state
@@ -400,8 +400,7 @@ def _differ(one: ArrayLike, other: ArrayLike) -> bool:
 
 
 def _check_observation(envs: VecEnv, observation: ArrayObservation, what: str) -> None:
-    leaves = leaf_spaces(envs.single_observation_space)
-    named: Mapping[str, Space] = leaves if isinstance(leaves, dict) else {"": leaves}
+    named = named_leaves(envs.single_observation_space)
     values: Mapping[str, ArrayLike] = (
         observation if isinstance(observation, Mapping) else {"": observation}
     )
@@ -412,6 +411,7 @@ def _check_observation(envs: VecEnv, observation: ArrayObservation, what: str) -
         dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
         name = f"{what}, entry '{key}'," if key else what
         _check_array(envs, name, values[key], event_shape(leaf), dtype)
+    leaves = leaf_spaces(envs.single_observation_space)
     problem = observation_problem(leaves, observation, (envs.num_envs,))
     assert problem is None, f"{problem}, in {what}"
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.actor import ActionEvaluation, Actor
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, UpdateSchedule, evaluate_rollout
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, evaluate_rollout
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, Config, Count, ScheduledFraction, ScheduledNonNegative
 from rl_core.gradients import LossOutput, Noise, masked_mean
-from rl_core.nn.distributions import Distribution, draw_noise, make_head
+from rl_core.nn.distributions import Distribution, make_head
 from rl_core.nn.torso import ObservationEncoder
 from rl_core.returns import td_advantages
 from rl_core.storage import TensorSpec
@@ -91,8 +91,7 @@ class ToyActor(Actor):
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what the head's distribution samples from."""
-        shape = (*batch_shape, *self.policy.noise_shape)
-        return draw_noise(self.policy.noise_kind, shape, generator, device=self.device)
+        return self.policy.draw_noise(batch_shape, generator)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Refresh the encoder's statistics, where it keeps any."""
@@ -161,15 +160,6 @@ class ToyActorCritic(Algorithm[ToyConfig, RolloutBatch]):
     """
 
     takes_add_ons: ClassVar[bool] = True
-
-    @property
-    def schedule(self) -> UpdateSchedule:
-        """Update once per rollout."""
-        config = self.config
-        return UpdateSchedule(
-            num_epochs=config.num_epochs,
-            num_minibatches=config.num_minibatches,
-        )
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

@@ -36,10 +36,7 @@ def save_storage(storage: AnyStorage, directory: str | Path, recipe: Recipe | No
         CheckpointError: when it exists already or cannot be written.
         ConfigError: when the storage is not allocated yet.
     """
-    if storage.spec is None:
-        raise ConfigError(
-            f"the {type(storage).__name__} is not allocated yet and holds nothing to save"
-        )
+    storage.check_allocated()
     directory = Path(directory)
     return save_checkpoint(
         directory.parent,
@@ -59,12 +56,7 @@ def load_storage(storage: AnyStorage, directory: str | Path) -> None:
         CheckpointError: when the files are missing or damaged, or of another kind of storage.
         ConfigError: when the storage is not allocated yet.
     """
-    spec = storage.spec
-    if spec is None:
-        raise ConfigError(
-            f"the {type(storage).__name__} is not allocated yet; build its Trainer first, or "
-            "open the directory with open_storage"
-        )
+    storage.check_allocated()
     saved = StateReader(_read(Path(directory)).state, str(directory))
     check_spec(storage, saved)
     try:

@@ -26,7 +26,7 @@ from rl_algos_offpolicy.recurrent import (
 from rl_core.actor import Actor
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
-from rl_core.nn.distributions import ActionHead, Categories, Deterministic, Distribution, draw_noise
+from rl_core.nn.distributions import ActionHead, Categories, Deterministic, Distribution
 from rl_core.nn.torso import Torso, check_encoder_options
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
@@ -264,9 +264,7 @@ class OffPolicyActor(Actor):
         """Draw what sampling from the policy needs."""
         if self.policy is None:
             return torch.zeros(*batch_shape, 0, device=generator.device)
-        head = self.policy.head
-        shape = (*batch_shape, *head.noise_shape)
-        return draw_noise(head.noise_kind, shape, generator, device=generator.device)
+        return self.policy.head.draw_noise(batch_shape, generator)
 
     def random_actions(
         self, num_envs: int, generator: torch.Generator, observation: Observation | None = None

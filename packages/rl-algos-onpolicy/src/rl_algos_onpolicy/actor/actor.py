@@ -11,7 +11,7 @@ from rl_algos_onpolicy.actor.config import OnPolicyActorConfig, check_options
 from rl_algos_onpolicy.actor.hybrid import HybridHead
 from rl_core.actor import ActionEvaluation, Actor
 from rl_core.errors import ConfigError
-from rl_core.nn.distributions import ActionHead, Distribution, draw_noise, make_head
+from rl_core.nn.distributions import ActionHead, Distribution, make_head
 from rl_core.nn.init import initialize_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
@@ -227,14 +227,7 @@ class OnPolicyActor(Actor):
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what sampling from the policy needs."""
-        head = self.action_head
-        return draw_noise(
-            head.noise_kind,
-            (*batch_shape, *head.noise_shape),
-            generator,
-            device=self.device,
-            dtype=torch.float32,
-        )
+        return self.action_head.draw_noise(batch_shape, generator)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Refresh the running statistics; torsos that share an encoder refresh it once."""

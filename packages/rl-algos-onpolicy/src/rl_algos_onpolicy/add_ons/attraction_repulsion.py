@@ -7,7 +7,7 @@ With other policies $b_1 \dots b_K$ and weights $w_i > 0$ that sum to 1:
 (2) $L = -c \sum_i w_i\, \mathbb{E}_t[\min(D(b_i, \pi), D_{max})]$, repulsion from all
 
 (3) $D(b, \pi) = KL(b(\cdot|s_t) \,\|\, \pi(\cdot|s_t))$, or
-    $\|b(s_t) - \pi(s_t)\|^2 / 2\sigma^2$ where one of both is deterministic: the divergence
+    $\|b(s_t) - \pi(s_t)\|^2 / 2\sigma^2$ if either is deterministic: the divergence
     of normal numbers around both actions.
 """
 

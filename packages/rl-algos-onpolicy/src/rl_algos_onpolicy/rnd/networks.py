@@ -1,8 +1,5 @@
 """The networks of random network distillation, and what they are given."""
 
-from collections.abc import Mapping
-from typing import cast
-
 import gymnasium
 import torch
 from gymnasium import spaces
@@ -14,7 +11,7 @@ from rl_core.nn.images import ImageLayout, image_layout
 from rl_core.nn.mlp import MLP
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.torso import ObservationEncoder
-from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, leaf_spaces
+from rl_core.spaces import ACTION_MASK_KEY, event_shape, is_image, named_leaves
 from rl_core.types import Observation
 
 
@@ -36,9 +33,7 @@ class NormalizedObservation(nn.Module):
 
     def __init__(self, space: gymnasium.Space[object], frame_stack: int = 1) -> None:
         super().__init__()
-        leaves = leaf_spaces(space)
-        self._is_dict = isinstance(leaves, Mapping)
-        named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
+        named = named_leaves(space)
         named.pop(ACTION_MASK_KEY, None)
         self._keys = tuple(named)
         self._stack = frame_stack
@@ -85,7 +80,7 @@ class NormalizedObservation(nn.Module):
     def _parts(self, observation: Observation) -> list[Tensor]:
         parts = []
         for key, layout, encoder in zip(self._keys, self._layouts, self.encoders, strict=True):
-            part = cast("Tensor", observation[key] if self._is_dict else observation)  # type: ignore[index]  # a dict
+            part = observation if isinstance(observation, Tensor) else observation[key]
             if layout is not None:
                 frame, channels = layout.newest_frame(part), layout.channels // self._stack
                 newest = frame.narrow(layout.channel_axis, layout.channels - channels, channels)

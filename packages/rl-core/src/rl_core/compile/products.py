@@ -201,7 +201,7 @@ def _with_bias(call: _Builder, node: fx.Node) -> None:
 
 
 def _multiplied(call: _Builder, a: fx.Node, b: fx.Node) -> fx.Node | None:
-    """Multiply ``a (*E, M, K)`` by ``b (*E, K, N)``, or answer None where nothing is gained."""
+    """Multiply ``a (*E, M, K)`` by ``b (*E, K, N)``, or return None if nothing is gained."""
     if not _is_ours(a):
         return None
     (*members, rows, inner), columns = _value(a).shape, _value(b).shape[-1]

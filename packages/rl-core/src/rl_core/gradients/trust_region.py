@@ -116,11 +116,14 @@ def constrained_step(
     return ConstrainedStep(start, 0.0, loss_before, loss_before, torch.zeros_like(norm), norm)
 
 
+_TOLERANCE = 1e-10
+"""Squared norm of the residual, as a part of the target's, at which conjugate gradients end."""
+
+
 def conjugate_gradient(
     product: Callable[[Tensor], Tensor],
     target: Tensor,
     num_steps: int = 10,
-    tolerance: float = 1e-10,
 ) -> tuple[Tensor, Tensor]:
     """Solve H x = target for a symmetric, positive definite H that is known by its products.
 
@@ -128,7 +131,6 @@ def conjugate_gradient(
         product: from `(P,)` to H times it.
         target: shape `(P,)`.
         num_steps: at most so many products; P of them suffice but for rounding.
-        tolerance: squared norm of the residual, as a part of the target's, at which to end.
 
     Returns:
         The solution x and the residual, target - H x, each `(P,)`.
@@ -139,7 +141,7 @@ def conjugate_gradient(
     solution = torch.zeros_like(target)
     residual = direction = target
     squared = residual @ residual
-    enough = tolerance * squared
+    enough = _TOLERANCE * squared
     for _ in range(num_steps):
         if not bool(squared > enough):  # a NaN ends it too
             break

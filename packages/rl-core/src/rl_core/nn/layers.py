@@ -51,7 +51,6 @@ class LayerStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.in_shape = in_shape
-        self.out_shape = out_shape
         self.out_features = math.prod(out_shape)
 
     def forward(self, values: Tensor) -> Tensor:

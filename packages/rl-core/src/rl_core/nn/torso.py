@@ -164,9 +164,7 @@ class ObservationEncoder(nn.Module):
         self, space: gymnasium.Space[object], *, normalize: bool = False, image_features: int = 512
     ) -> None:
         super().__init__()
-        leaves = leaf_spaces(space)
-        self.is_dict = isinstance(leaves, Mapping)
-        named = dict(leaves) if isinstance(leaves, Mapping) else {"": leaves}
+        named = named_leaves(space)
         named.pop(ACTION_MASK_KEY, None)
         if not named:
             raise SpaceError(
@@ -181,10 +179,9 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """Map an observation with any batch axes to features `(*batch, F)`."""
-        if not self.is_dict:
+        if isinstance(observation, Tensor):
             features: Tensor = self.encoders[0](observation)
             return features
-        assert not isinstance(observation, Tensor)
         parts = zip(self._keys, self.encoders, strict=True)
         return torch.cat([encoder(observation[key]) for key, encoder in parts], -1)
 

@@ -56,7 +56,7 @@ class StorageSpec:
         state_sizes: size of each recurrent state by name; empty when feed-forward.
         extras: what the algorithm's acting step adds, by name.
         device: where batches must be.
-        goal_functions: ask the environments how goals are rewarded; they answer None where they
+        goal_functions: ask the environments how goals are rewarded; they return None where they
             have no goals. None where nobody can be asked.
         scales_rewards: rewards are not the environment's own, but scaled.
     """

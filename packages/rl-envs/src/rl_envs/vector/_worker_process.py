@@ -33,7 +33,7 @@ from rl_core.errors import (
     SpaceError,
     in_brief,
 )
-from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
+from rl_core.spaces import event_shape, named_leaves, tensor_dtype
 from rl_core.types import ArrayObservation, StateDict
 from rl_envs.guard import EnvGuard
 from rl_envs.state import get_state, set_state
@@ -317,8 +317,7 @@ def shared_fields(
         "terminated": ((num_envs,), np.dtype(np.bool_)),
         "truncated": ((num_envs,), np.dtype(np.bool_)),
     }
-    leaves = leaf_spaces(observation_space)
-    for key, leaf in leaves.items() if isinstance(leaves, dict) else [("", leaves)]:
+    for key, leaf in named_leaves(observation_space).items():
         dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
         for kind in ("observation", "final"):
             fields[f"{kind}/{key}"] = ((num_envs, *event_shape(leaf)), dtype)

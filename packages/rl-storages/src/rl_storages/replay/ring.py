@@ -92,7 +92,7 @@ class ReplayRing:
         self.slots = self.places.slots
         self.generations = self.places.generations
         self.writer = RowWriter(columns, self.places, self.observations, stacks, sequence_starts)
-        self._told: Positions = self.cursor()
+        self._reported: Positions = self.cursor()
 
     @property
     def oldest(self) -> Positions:
@@ -105,7 +105,7 @@ class ReplayRing:
         self.flags[: places.used_slots] = 0
         num_rows = places.positions - places.origin
         places.restart()
-        self._told = self.cursor()
+        self._reported = self.cursor()
         self.writer.boundaries.forget(torch.from_numpy(num_rows))
 
     def origin(self, first: Positions) -> Tensor:
@@ -130,20 +130,26 @@ class ReplayRing:
         grown: Positions = first[is_nearest & goes_on]
         return grown
 
-    def slots_since(self, cursor: Positions) -> Positions:
+    def rows_since(self, cursor: Positions) -> tuple[Positions, Mask]:
         """Return the slots of all rows from a mark to the write positions, as far as stored.
 
         Returns:
-            Shape `(N,)`, in the order of time; the rows at both ends are included.
+            Slots `(L, B)`, in the order of time, the rows at both ends included; and which of them
+            exist, where some environments have fewer.
         """
         spans = self.places.positions - cursor
         back = np.arange(min(int(spans.max()), self.num_rows - 1), -1, -1)[:, None]
-        return self.slots(self.places.positions - back)[back <= spans]
+        return self.slots(self.places.positions - back), back <= spans
+
+    def slots_since(self, cursor: Positions) -> Positions:
+        """Return the slots of `rows_since` that exist, `(N,)`, in the order of time."""
+        slots, is_there = self.rows_since(cursor)
+        return slots[is_there]
 
     def new_transitions(self) -> Positions:
         """Return the slots of the transitions since the last call, as far as they are stored."""
-        slots = self.slots_since(self._told)
-        self._told = self.cursor()
+        slots = self.slots_since(self._reported)
+        self._reported = self.cursor()
         return slots[(self.flags[slots] & VALID) > 0]
 
     def step_counts(self) -> Positions:
@@ -217,7 +223,7 @@ class ReplayRing:
             "num_rows": self.num_rows,
             "origin": self.places.origin,
             "positions": torch.from_numpy(self.cursor()),
-            "told": torch.from_numpy(self._told.copy()),
+            "told": torch.from_numpy(self._reported.copy()),
             "sequences": self._sequences(),
             "boundaries": self.writer.boundaries.state_dict(),
             "columns": {name: column[:rows] for name, column in self.columns.by_row.items()},
@@ -278,7 +284,7 @@ class ReplayRing:
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)
         self.places.origin = origin
-        self._told = told
+        self._reported = told
         self.places.set(positions)
         if self.sequence_starts is not None:
             back = self.slots(positions - np.arange(1, self.sequence_starts.learned + 1)[:, None])

@@ -8,7 +8,7 @@ import torch
 from rl_core.errors import CheckpointError
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
-from rl_storages.replay.flags import STEP, Flags, Mask, Positions
+from rl_storages.replay.flags import STEP, Mask, Positions
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.sampling.sum_tree import SumTree
 
@@ -132,7 +132,8 @@ class LayoutByTime(IndexLayout):
 
     def _take_in(self) -> tuple[Positions, Positions]:
         ring = self._ring
-        slots, flags, is_there = self._rows_since(self._seen)
+        slots, is_there = ring.rows_since(self._seen)
+        flags = np.where(is_there, ring.flags[slots], 0)
         grown = ring.grown_since(self._seen)
         is_step = (flags & STEP) > 0
         steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
@@ -240,12 +241,3 @@ class LayoutByTime(IndexLayout):
     def range_from(self, first: int) -> tuple[int, int]:
         """Return the places from a number to the newest, as the first one and the end."""
         return first % self._ring.num_slots, self.end % self._ring.num_slots
-
-    def _rows_since(self, cursor: Positions) -> tuple[Positions, Flags, Mask]:
-        """Return slots and flags of all rows since a cursor `(L, B)`, and which of them exist."""
-        ring = self._ring
-        spans = ring.places.positions - cursor
-        back = np.arange(min(int(spans.max()), ring.num_rows - 1), -1, -1)[:, None]
-        slots = ring.slots(ring.places.positions - back)
-        is_there = back <= spans
-        return slots, np.where(is_there, ring.flags[slots], 0), is_there

@@ -49,7 +49,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
             raise ConfigError(f"size and n_step must be at least 1, got {size} and {n_step}")
         self.size = size
         self.n_step = n_step
-        self._told = 0
+        self._reported = 0
 
     def allocate(self, spec: StorageSpec, generator: torch.Generator) -> None:
         """Remember what will be inserted.
@@ -60,7 +60,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
         if self.size < spec.num_envs:
             raise ConfigError(f"size={self.size} is less than the {spec.num_envs} environments")
         super().allocate(spec, generator)
-        self._told = 0
+        self._reported = 0
 
     def episodes(self, env: int) -> list[list[Row]]:
         """Return what an environment's stored transitions are pieces of, oldest first.
@@ -163,14 +163,14 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
         Returns:
             Observations `(L, B, ...)`, and whether they were acted on, `(L, B)`.
         """
-        new = [[row for row in rows if row.step >= self._told] for rows in self._rows]
-        self._told = self._inserted
+        new = [[row for row in rows if row.step >= self._reported] for rows in self._rows]
+        self._reported = self._inserted
         data = self._slice(new)
         return join_observation(data), data["valid"]
 
     def state_dict(self) -> StateDict:
         """Return all that `RowStorage` returns, and how many rows `new_observations` returned."""
-        return {**super().state_dict(), "told": self._told}
+        return {**super().state_dict(), "told": self._reported}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a state returned by `state_dict`; the storage must be allocated.
@@ -180,7 +180,7 @@ class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatc
         """
         told = StateReader(state, "storage").count("told")
         super().load_state_dict(state)
-        self._told = told
+        self._reported = told
 
     def _share(self) -> int:
         return self.size // self.num_envs

@@ -61,11 +61,7 @@ def insert_trajectories(
         ConfigError: when the storage is too small, or stores columns that trajectories do not have.
         DataError: when there is no trajectory.
     """
-    spec = storage.spec
-    if spec is None:
-        raise ConfigError(
-            f"the {type(storage).__name__} is not allocated yet; build its Trainer first"
-        )
+    spec = storage.check_allocated()
     if spec.extras:
         raise ConfigError(
             f"demonstrations have no {sorted(spec.extras)}, which the algorithm stores with each "

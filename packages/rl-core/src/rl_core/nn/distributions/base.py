@@ -185,6 +185,11 @@ class ActionHead(nn.Module, ABC):
             Shape `(*batch, *action_shape)`, in `action_dtype`, which `to_env_action` maps back.
         """
 
+    def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw what the distribution's `sample` takes, `(*batch_shape, *noise_shape)`."""
+        shape = (*batch_shape, *self.noise_shape)
+        return draw_noise(self.noise_kind, shape, generator, device=generator.device)
+
     def no_masks(self) -> ConfigError:
         """Return the error for a mask that the head does not support."""
         return ConfigError(
