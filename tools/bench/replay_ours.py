@@ -8,8 +8,8 @@ import torch
 from bench.replay_data import Step, goal_reward, make_errors
 from bench.replay_operations import BATCH_SIZE, DATA, Data, Operation
 from rl_core.batch import Transition
-from rl_core.spaces import event_shape, leaf_spaces, tensor_dtype
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.spaces import event_shape, tensor_dtype
+from rl_core.storage import StorageSpec, TensorSpec, observation_spec
 from rl_storages import HindsightConfig, PrioritizedConfig, ReplayBuffer
 
 
@@ -74,13 +74,10 @@ def count_bytes(data: Data, size: int) -> int:
 
 
 def _allocated(data: Data, size: int, options: dict[str, Any]) -> ReplayBuffer:
-    leaves = leaf_spaces(data.observation_space)
     buffer = ReplayBuffer(size, **options)
     spec = StorageSpec(
-        observation={name: _spec(leaf) for name, leaf in leaves.items()}
-        if isinstance(leaves, dict)
-        else _spec(leaves),
-        action=_spec(data.action_space),
+        observation=observation_spec(data.observation_space),
+        action=TensorSpec(event_shape(data.action_space), tensor_dtype(data.action_space)),
         num_envs=1,
         state_sizes={},
         extras={},
@@ -88,10 +85,6 @@ def _allocated(data: Data, size: int, options: dict[str, Any]) -> ReplayBuffer:
     )
     buffer.allocate(spec, torch.Generator().manual_seed(0))
     return buffer
-
-
-def _spec(space: Any) -> TensorSpec:
-    return TensorSpec(event_shape(space), tensor_dtype(space))
 
 
 _TRUE, _FALSE = np.array([True]), np.array([False])

@@ -19,3 +19,4 @@ from rl_core.storage.spec import check_slice as check_slice
 from rl_core.storage.spec import columns_below as columns_below
 from rl_core.storage.spec import join_observation as join_observation
 from rl_core.storage.spec import observation_columns as observation_columns
+from rl_core.storage.spec import observation_spec as observation_spec

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_core.env import GoalFunctions
 from rl_core.errors import DataError
+from rl_core.spaces import Space, event_shape, named_leaves, tensor_dtype
 from rl_core.types import Observation
 
 ColumnT = TypeVar("ColumnT")
@@ -45,12 +46,21 @@ class TensorSpec:
         return memory.view(self.dtype).view(shape)
 
 
+def observation_spec(space: Space) -> TensorSpec | dict[str, TensorSpec]:
+    """Return what is stored of observations of a space: one spec, or one per key of a dict."""
+    specs = {
+        key: TensorSpec(event_shape(leaf), tensor_dtype(leaf))
+        for key, leaf in named_leaves(space).items()
+    }
+    return specs.get("", specs)
+
+
 @dataclass(frozen=True, slots=True)
 class StorageSpec:
     """All that a storage must know to allocate itself.
 
     Attributes:
-        observation: one spec, or one per key of a dict observation.
+        observation: see `observation_spec`.
         action: of the actor-space action.
         num_envs: how many environments step together.
         state_sizes: size of each recurrent state by name; empty when feed-forward.

@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_map
 from rl_core.algorithm import AnyAlgorithm, UpdateWatch
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError
-from rl_core.spaces import event_shape, named_leaves, tensor_dtype
-from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
+from rl_core.storage import AnyStorage, StorageSpec, observation_spec
 from rl_core.types import StateDict, StateValue, map_observation
 from rl_testing.algorithms._case import NUM_ENVS, AlgorithmCase, act, period, tensors_of
 from rl_testing.reference import ReferenceRolloutStorage
@@ -160,12 +159,8 @@ class UpdateTests(AlgorithmCase):
 
 def _storage_spec(algorithm: AnyAlgorithm) -> StorageSpec:
     actor = algorithm.actor
-    columns = {
-        key: TensorSpec(event_shape(leaf), tensor_dtype(leaf))
-        for key, leaf in named_leaves(actor.observation_space).items()
-    }
     return StorageSpec(
-        observation=columns.get("", columns),
+        observation=observation_spec(actor.observation_space),
         action=actor.action_spec,
         num_envs=NUM_ENVS,
         state_sizes=actor.state_sizes,

@@ -15,9 +15,9 @@ from rl_core.batch import Transition
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError
 from rl_core.seeding import resumed_seed
-from rl_core.spaces import event_shape, named_leaves, tensor_dtype
+from rl_core.spaces import named_leaves
 from rl_core.stateful import StateFields, StateReader
-from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
+from rl_core.storage import AnyStorage, StorageSpec, observation_spec
 from rl_core.types import (
     ArrayLike,
     ArrayObservation,
@@ -81,12 +81,8 @@ class Collector(StateFields):
 
     def storage_spec(self) -> StorageSpec:
         """Return the shapes and dtypes of what `collect` will insert."""
-        leaves = named_leaves(self.envs.single_observation_space)
-        observation = {
-            key: TensorSpec(event_shape(leaf), tensor_dtype(leaf)) for key, leaf in leaves.items()
-        }
         return StorageSpec(
-            observation.get("", observation),
+            observation_spec(self.envs.single_observation_space),
             self.algorithm.actor.action_spec,
             self.envs.num_envs,
             self.algorithm.actor.state_sizes,
