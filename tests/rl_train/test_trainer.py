@@ -828,6 +828,32 @@ def test_what_came_before_a_failing_logger_is_saved(tmp_path: Path) -> None:
     assert again.train(total_updates=3).total_updates == 3
 
 
+def test_others_are_told_although_a_logger_or_callback_fails(tmp_path: Path) -> None:
+    class Full(Recorder):
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            raise OSError("no space left")
+
+    class Broken(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            if trainer.updates == 2:
+                raise RuntimeError("a bug in a callback")
+
+        def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+            raise RuntimeError("another one")
+
+    config, told, recorder = TrainerConfig(log_every=1), Diary(), Recorder()
+    trainer = _trainer(
+        tmp_path, config=config, callbacks=(Broken(), told), loggers=(Full(), recorder)
+    )
+    with pytest.raises(OSError, match="no space left"):
+        trainer.train(total_updates=3)
+    assert [step for step, _ in recorder.lines] == [8]
+    assert len(told.metrics) == 1
+    with pytest.raises(RuntimeError, match="a bug in a callback"):
+        trainer.train(total_updates=3)
+    assert told.turns.count("update 2") == 1
+
+
 def test_half_an_update_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _trainer(tmp_path, config=TrainerConfig(checkpoint_every="end"))
 

@@ -1,7 +1,7 @@
 """The loop of one training session: collect, update, evaluate, log and save a checkpoint."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -309,37 +309,48 @@ class Loop:
 
     def _log(self, metrics: Mapping[str, float], result: EvaluationResult | None) -> None:
         """Write a line of the log, then show callbacks the evaluation, if there was one, and it."""
-        trainer = self._trainer
-        try:
-            for logger in self._loggers:
-                logger.log(trainer.total_steps, metrics)
-                if trainer.config.log_histograms:
-                    for name, values in self._algorithm.named_parameters().items():
-                        logger.histogram(trainer.total_steps, f"parameters/{name}", values)
-        except Exception as error:
-            self._save_and_note(error)
-            raise
+        calls: list[Callable[[], object]] = [
+            partial(self._write, logger, metrics) for logger in self._loggers
+        ]
         if result is not None:
-            self._is_over = self._call("on_evaluation", result) or self._is_over
-        self._is_over = self._call("on_log", metrics) or self._is_over
-        self._log_interval.restart(trainer.total_steps)
+            calls += [
+                partial(method, self._trainer, result) for method in self._methods["on_evaluation"]
+            ]
+        calls += [partial(method, self._trainer, metrics) for method in self._methods["on_log"]]
+        self._is_over = self._call_all(calls) or self._is_over
+        self._log_interval.restart(self._trainer.total_steps)
+
+    def _write(self, logger: Logger, metrics: Mapping[str, float]) -> None:
+        trainer = self._trainer
+        logger.log(trainer.total_steps, metrics)
+        if trainer.config.log_histograms:
+            for name, values in self._algorithm.named_parameters().items():
+                logger.histogram(trainer.total_steps, f"parameters/{name}", values)
 
     def _call(self, name: str, *arguments: object) -> bool:
         """Call the callbacks that override a method; return whether one of them returned True."""
         methods = self._methods[name]
         if not methods:  # the common case
             return False
-        try:
-            results = [method(self._trainer, *arguments) for method in methods]
-        except Exception as error:
-            self._save_and_note(error)
-            raise
-        return any(results)
+        return self._call_all([partial(method, self._trainer, *arguments) for method in methods])
 
-    def _save_and_note(self, error: Exception) -> None:
-        """Save what was reached before a callback or a logger failed, and add a note of it."""
-        if saved := self._save_after(error):
-            error.add_note(f"rl-train: {saved}")
+    def _call_all(self, calls: Sequence[Callable[[], object]]) -> bool:
+        """Call loggers and callbacks; return whether one of them returned True.
+
+        If one fails, the others are called all the same, because a resumed run goes on after them;
+        then what was reached is saved, and noted in the first error.
+        """
+        is_true, failure = False, None
+        for call in calls:
+            try:
+                is_true = bool(call()) or is_true
+            except Exception as error:
+                failure = error if failure is None else failure
+        if failure is not None:
+            if saved := self._save_after(failure):
+                failure.add_note(f"rl-train: {saved}")
+            raise failure
+        return is_true
 
     def _save_after(self, error: Exception) -> str:
         """Save what was reached before a failure, and say where it is."""
