@@ -119,6 +119,38 @@ class WritingIntoItsRollout(ToyActorCritic):
         return super().prepare(rollout)
 
 
+class DrawingFromAllsGenerator(ToyActorCritic):
+    """Shakes its weights by numbers that no checkpoint brings back."""
+
+    @torch.no_grad()
+    def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        next(self.actor.parameters()).add_(torch.randn(()))
+        return {}
+
+
+class ValuingDeath(ToyActorCritic):
+    """Takes episodes for going on."""
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        return super().prepare(replace(rollout, terminated=torch.zeros_like(rollout.terminated)))
+
+
+class DyingWhenCut(ToyActorCritic):
+    """Takes time limits for deaths."""
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        return super().prepare(replace(rollout, terminated=rollout.terminated | rollout.truncated))
+
+
+class SummingResets(ToyActorCritic):
+    """Adds to each return what rows that only reset are rewarded."""
+
+    def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        columns, metrics = super().prepare(rollout)
+        resets = rollout.reward.where(~rollout.valid, 0.0).sum()
+        return {**columns, "value_target": columns["value_target"] + resets}, metrics
+
+
 class WeighingByItsConfig(ToyActorCritic):
     def loss(self, batch: RolloutBatch, noise: Noise) -> LossOutput:
         output = super().loss(batch, noise)
@@ -179,6 +211,7 @@ UPDATES = "test_a_whole_update_is_saved"
 CUTS = "test_its_schedule_cuts_rollouts_in_one_way"
 PREPARES = "test_preparing_a_rollout_gives_the_columns_of_a_batch"
 OWNS = "test_every_parameter_of_the_loss_belongs_to_a_module"
+ENDS = "test_ends_of_episodes_are_told_apart"
 MASKS = "test_a_row_that_does_not_count_teaches_nothing"
 READS = "test_scheduled_options_are_read_from_hyper"
 WATCH = "test_callbacks_within_updates_are_called"
@@ -196,6 +229,10 @@ HINT = "after a restore; is the field in state_fields / more_state"
         (DiscountingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WeighingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WritingIntoItsRollout, PREPARES, r"the rollout after prepare\(\)"),
+        (DrawingFromAllsGenerator, UPDATES, r"draw with generator=self.generator"),
+        (ValuingDeath, ENDS, "bootstraps from what follows a terminated step"),
+        (DyingWhenCut, ENDS, "does not bootstrap where an episode is truncated"),
+        (SummingResets, ENDS, "takes the reward of a row that only resets"),
         (CountingAllRows, MASKS, r"average with masked_mean\(..., batch.mask\)"),
         (LearningByItself, WATCH, "called nobody at epoch_end, epoch_start, minibatch_end, minib"),
         (CuttingInTwoWays, CUTS, "num_minibatches=2 and minibatch_size=8; let it give just one"),

@@ -48,6 +48,17 @@ class ForgettingItsGenerator(WalkVecEnv):
         self.generator = np.random.default_rng(0)
 
 
+class ForgettingItsClock(WalkVecEnv):
+    """Doubles the reward of each 25th step, and saves no count of them."""
+
+    clock = 0
+
+    def step(self, action: ArrayLike) -> EnvStep:
+        step = super().step(action)
+        self.clock += 1
+        return step if self.clock % 25 else replace(step, reward=2.0 * np.asarray(step.reward))
+
+
 class HidingThatItResumes(WalkVecEnv):
     """Goes on where it was, and does not say so."""
 
@@ -195,6 +206,7 @@ SAVES = "test_it_can_be_saved_before_its_first_reset"
         (BeginningAgain, RESUMES, "step 1 after loading"),
         (SeedingAlways, GOES_ON, "same steps as the one before; seed only where a seed is given"),
         (ForgettingItsGenerator, RESUMES, "step 1 after loading"),
+        (ForgettingItsClock, RESUMES, "reward in step 22 after loading"),
         (HidingThatItResumes, RESUMES, "resume_grade is 'episode'.*return 'exact'"),
         (ForgettingWhoIsLate, RESUMES, "step 1 after loading"),
         (AlwaysValid, RESETS, "not equal"),

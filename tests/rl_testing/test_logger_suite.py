@@ -39,6 +39,17 @@ class KeepingTheNewest(Lines):
         self.path.write_text(f"{step}\n", encoding="utf-8")
 
 
+class LosingTheLast(Lines):
+    """Writes each line when the next one comes."""
+
+    line = ""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(self.line)
+        self.line = f"{step}\n"
+
+
 class MovingOn(Lines):
     """Writes each step to another file, and removes the one before."""
 
@@ -53,6 +64,7 @@ class MovingOn(Lines):
     [
         (StartingAnew, r"lines.txt lost what was logged before close\(\); open.*for appending"),
         (KeepingTheNewest, r"lines.txt lost what was logged before log\(\) again after close"),
+        (LosingTheLast, r"wrote nothing of step 1"),
         (MovingOn, r"1.bin is gone after log\(\) again after close\(\)"),
     ],
 )

@@ -272,7 +272,7 @@ class ForgetsAfterAnUpdate(ReferenceReplayStorage):
 
 class TellsAllAgain(ReferenceReplayStorage):
     def new_observations(self) -> tuple[Observation, Tensor]:
-        self._told = 0
+        self._reported = 0
         return super().new_observations()
 
 

@@ -226,11 +226,11 @@ class VecEnvSuite:
         with self.make_env() as envs:
             envs.reset(seed=1)
             _play(envs, 3)
-            saved = [_saved(envs)]
+            saved = [_saved(envs, self.num_steps)]
             is_exact = envs.resume_grade == "exact"
             if is_exact:
                 next(None for _, ended in self._play_with_ends(envs) if ended.any())
-                saved.append(_saved(envs))
+                saved.append(_saved(envs, self.num_steps))
         for state, expected in saved:
             with self.make_env() as envs:
                 envs.load_state_dict(state)
@@ -338,10 +338,10 @@ def _actions(envs: VecEnv, num_steps: int, seed: int = 0) -> list[Array]:
     return [np.asarray(space.sample()) for _ in range(num_steps)]
 
 
-def _saved(envs: VecEnv) -> tuple[StateDict, list[EnvStep]]:
+def _saved(envs: VecEnv, num_steps: int) -> tuple[StateDict, list[EnvStep]]:
     """Return what a checkpoint would hold now, and the steps that follow."""
     state = {name: copy_state(value) for name, value in envs.state_dict().items()}
-    return state, _play(envs, 20, seed=2)
+    return state, _play(envs, num_steps, seed=2)
 
 
 def _continues(envs: VecEnv, expected: Sequence[EnvStep]) -> bool:

@@ -55,10 +55,15 @@ class LoggerSuite:
         logger = self.make_logger(tmp_path)
         before: dict[Path, bytes] = {}
         for step in (1, 2, 3):
+            written = sum(map(len, before.values()))
             logger.log(step, {"a": 1.0})
             before = _checked(tmp_path, before, "log() again after close()")
             logger.close()
             before = _checked(tmp_path, before, "close()")
+            assert not before or sum(map(len, before.values())) > written, (
+                f"log() and close() wrote nothing of step {step}; write what was logged, at the "
+                "latest when closing"
+            )
             logger.close()
 
 

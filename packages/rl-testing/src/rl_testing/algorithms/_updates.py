@@ -17,7 +17,7 @@ from rl_core.types import StateDict, StateValue, map_observation
 from rl_testing.algorithms._case import NUM_ENVS, AlgorithmCase, act, period, tensors_of
 from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.replay.reference import ReferenceReplayStorage
-from rl_testing.rollouts import make_rollout
+from rl_testing.rollouts import make_batch, make_rollout
 from rl_testing.stateful import check_same_state, copy_state
 
 _SEQUENCE_LENGTH = 4
@@ -94,6 +94,40 @@ class UpdateTests(AlgorithmCase):
             "by run_epochs"
         )
 
+    def test_ends_of_episodes_are_told_apart(self) -> None:
+        """What follows a terminated step is worth nothing, what follows a truncated one is."""
+        algorithm = self._algorithm()
+        if algorithm.batch_type is not RolloutBatch:
+            pytest.skip("does not learn from rollouts")
+        if self.looks_past_ends:
+            pytest.skip("looks at what follows a terminated step")
+        rollout, other = (make_rollout(algorithm, seed) for seed in (1, 2))
+
+        def is_seen(rollout: Rollout, **changed: object) -> bool:
+            columns = (
+                _estimates(make_batch(algorithm, each))
+                for each in (rollout, replace(rollout, **changed))  # type: ignore[arg-type]
+            )
+            return not torch.equal(*columns)
+
+        after = other.next_observation  # of all environments, none of which has ended
+        is_last = torch.zeros_like(rollout.terminated)
+        is_last[-1] = True
+        hint = "compute advantages and targets with rl_core.returns"
+        over = replace(rollout, terminated=rollout.terminated | is_last)
+        assert not is_seen(over, next_observation=after), (
+            f"prepare() bootstraps from what follows a terminated step; {hint}"
+        )
+        resets = {"reward": torch.where(rollout.valid, rollout.reward, 9.0)}
+        assert not is_seen(rollout, **resets), (
+            f"prepare() takes the reward of a row that only resets; {hint}"
+        )
+        if is_seen(rollout, next_observation=after):  # or it never bootstraps
+            cut = {"final_observation": other.final_observation}
+            assert is_seen(rollout, **cut), (
+                f"prepare() does not bootstrap where an episode is truncated; {hint}"
+            )
+
     def test_its_schedule_cuts_rollouts_in_one_way(self) -> None:
         """A rollout storage takes the number of minibatches, or their size."""
         algorithm = self._algorithm()
@@ -143,7 +177,13 @@ class UpdateTests(AlgorithmCase):
             return count == 1
 
         algorithm.watch = UpdateWatch(epoch_end=[is_second], minibatch_end=[is_second])
-        return dict(algorithm.update(storage))
+        before = torch.get_rng_state()
+        metrics = dict(algorithm.update(storage))
+        assert torch.equal(torch.get_rng_state(), before), (
+            "update() drew from the generator that all of PyTorch shares, which no checkpoint "
+            "holds; draw with generator=self.generator"
+        )
+        return metrics
 
     def _filled_storage(self, seed: int) -> AnyStorage:
         storage = self.make_storage(self._algorithm(), seed)
@@ -195,6 +235,12 @@ def _transitions(rollout: Rollout) -> Iterator[Transition]:
             state=rollout.state,
             extras={name: extra[t] for name, extra in rollout.extras.items()},
         )
+
+
+def _estimates(batch: RolloutBatch) -> Tensor:
+    """Return advantages and targets of the rows that count."""
+    columns = torch.stack([batch.advantage, batch.value_target])
+    return torch.where(batch.mask.bool(), columns, 0.0)
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:

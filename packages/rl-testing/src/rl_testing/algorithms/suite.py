@@ -297,7 +297,9 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
             for name, schedule in algorithm.schedules.items()
             if schedule.is_constant
         }
-        name = next(name for name, value in constants.items() if value > 0.0)
+        name = next((name for name, value in constants.items() if value > 0.0), None)
+        if name is None:
+            pytest.skip("every option above 0 moves by a schedule already")
         schedule = Linear(constants.pop(name), _changed(algorithm, name))
         algorithm.update_algorithm_parameter(name, schedule)
         for progress in (0.0, 0.5, 1.0):

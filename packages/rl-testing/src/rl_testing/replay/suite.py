@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_core.batch import ReplayBatch
 from rl_core.errors import CheckpointError, ConfigError, DataError, RLError
-from rl_core.storage import AnyStorage, HasTrajectories
+from rl_core.storage import AnyStorage, HasTrajectories, Storage
 from rl_core.types import StateDict, StateValue
 from rl_testing.replay.checks import (
     check_sequences,
@@ -412,6 +412,8 @@ class ReplayStorageSuite(ReplaySuite):
         """Those that were acted on, however they came in; also after a checkpoint."""
         rows = 2 * self.share
         storage, oracle = self.pair(life, rows=rows)
+        if type(storage).new_observations is Storage.new_observations:
+            pytest.skip("does not tell what is new in it")
         transitions = life.transitions(self.steps)
         for start in range(0, self.steps, 13):
             insert_all(transitions[start : start + 6], storage, oracle)
@@ -453,7 +455,9 @@ class ReplayStorageSuite(ReplaySuite):
     @pytest.mark.parametrize(("size", "steps"), [(0, 1), (20, 0), (1, 1)])
     def test_sizes_without_room_are_refused(self, size: int, steps: int) -> None:
         """Each environment needs a row, and each transition a step."""
-        life = next(life for life in self.lives.values() if life.num_envs > 1)
+        life = max(self.lives.values(), key=lambda life: life.num_envs)
+        if life.num_envs == 1 and (size, steps) == (1, 1):
+            pytest.skip("all of its lives are of one environment, which has room in one row")
         with pytest.raises(ConfigError):
             self.make_storage(size=size, n_step=steps).allocate(life.spec(), seeded())
 
