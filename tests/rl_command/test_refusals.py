@@ -324,6 +324,31 @@ def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> N
     assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
 
 
+def test_a_run_that_was_killed_in_its_last_evaluation_is_told_what_is_missing(
+    refused: Refused, trained_run: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    (run / "summary.json").unlink()
+    message = refused("resume", run)
+    assert f"already; only the final evaluation is missing: rl eval {run}; to continue" in message
+
+
+@pytest.mark.parametrize("error", [OSError("network away"), BrokenPipeError(32, "Broken pipe")])
+def test_what_failed_in_ones_own_code_is_told_with_what_was_saved(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def fail(words: object) -> int:
+        error.add_note("rl-train: the state before it is in runs/a/checkpoints/step-8")
+        exec(compile("raise error", "/home/me/logger.py", "exec"), {"error": error})
+        return 0
+
+    monkeypatch.setattr("rl_command.listing.list_plugins", fail)
+    message = refused("list")
+    reason = error.strerror or str(error)
+    saved = "the state before it is in runs/a/checkpoints/step-8"
+    assert message == f"{reason} (/home/me/logger.py, line 1); {saved}"
+
+
 def test_a_directory_of_seeds_is_not_resumed_as_one_run(
     refused: Refused, trained_group: Path
 ) -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import shutil
+import signal
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,11 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from rl_command.errors import UsageError
 from rl_command.evaluation import statistics_over_runs
-from rl_command.seeds import read_seeds
+from rl_command.seeds import _side_by_side, read_seeds
 from rl_core.errors import ConfigError
 from rl_train import Trainer, make
 from rl_train.collecting import Collector
+from support.signals import kill_itself
 
 Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
@@ -34,7 +36,7 @@ def test_seeds_are_written_as_a_range_or_a_list(text: str, seeds: tuple[int, ...
     assert read_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "1..", "-1", "1,1", "2..1"])
+@pytest.mark.parametrize("text", ["", "a", "1..", "-1", "1,1", "2..1", "1..99999999999"])
 def test_other_seeds_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--seeds: got"):
         read_seeds(text)
@@ -340,6 +342,25 @@ def test_curves_of_one_folder_keep_apart(rl: Run, trained_run: Path, tmp_path: P
     assert names == {
         f"{title}, {tmp_path / 'both' / name} (2 runs)" for name in ("seed-1", "seed-3")
     }
+
+
+def test_evaluating_runs_of_different_lengths_says_so(
+    rl: Run, trained_group: Path, tmp_path: Path
+) -> None:
+    group = shutil.copytree(trained_group, tmp_path / "both")
+    words = ("eval", group, "--episodes", "2")
+    assert "the runs have" not in rl(*words)[2]
+    assert rl("resume", group / "seed-4", "--total-steps", "320", "--progress=none")[0] == 0
+    assert "rl: warning: the runs have 256 to 320 steps" in rl(*words)[2]
+
+
+def test_a_seed_that_is_killed_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    status = _side_by_side([(kill_itself, [], "seed 3"), (kill_itself, [], "seed 4")], 2)
+    assert status == 128 + signal.SIGKILL
+    err = capfd.readouterr().err
+    assert sorted(err.splitlines()) == [
+        f"rl: error: seed {seed}: killed by SIGKILL" for seed in (3, 4)
+    ]
 
 
 def test_a_repeated_seed_is_a_curve_of_its_own(rl: Run, trained_run: Path, tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ _LIBRARIES = re.compile(
 )
 """Files that are not the user's own."""
 
+_SAVED = "rl-train: "
+"""With this begin the notes on errors that say what was saved before them."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -32,16 +35,23 @@ def print_warning(message: str) -> None:
     print(f"rl: warning: {one_line(message)}", file=sys.stderr)
 
 
-def origin(error: BaseException) -> str:
-    """Say where the user's own code raised what led to an error; nothing where it did not.
+def described(error: BaseException, message: str | None = None) -> str:
+    """Return an error's message, where the user's own code raised it, and what was saved.
 
     Args:
-        error: one of ours, which others may have caused.
+        error: one of ours, which others may have caused, or an `OSError`.
+        message: stands in the place of the error's own.
     """
+    saved = [note for note in getattr(error, "__notes__", ()) if note.startswith(_SAVED)]
+    whole = str(error) if message is None else message
+    return "; ".join([f"{whole}{_origin(error)}", *(note.removeprefix(_SAVED) for note in saved)])
+
+
+def _origin(error: BaseException) -> str:
     first = error
     while first.__cause__ is not None:
         first = first.__cause__
-    if first is error:
+    if first is error and not isinstance(error, OSError):
         return ""
     for frame in reversed(traceback.extract_tb(first.__traceback__)):
         if not _LIBRARIES.search(frame.filename):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
-from rl_command.errors import UsageError, held_warnings, stdout_kept_clean
+from rl_command.errors import UsageError, held_warnings, print_warning, stdout_kept_clean
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import Run, open_run, runs_in
@@ -105,6 +105,9 @@ def evaluate(words: Sequence[str]) -> int:
         }
         if by_stage:
             facts["stages"] = by_stage
+        steps = [cast("int", table["step"]) for table in tables]
+        if min(steps) < max(steps) and not arguments.best:
+            print_warning(f"the runs have {min(steps):,} to {max(steps):,} steps")
         if not arguments.json:
             print(described_over_runs(over_runs))
             for name, statistics in by_stage.items():

@@ -106,7 +106,7 @@ def _facts(info: PluginInfo) -> dict[str, object]:
     if (info.kind, info.name) == ("envs", "gymnasium"):
         summary = "Makes the environments that Gymnasium registers, such as CartPole-v1."
     with contextlib.suppress(metadata.PackageNotFoundError, KeyError):
-        summary = summary or str(metadata.metadata(info.distribution)["Summary"])
+        summary = summary or metadata.metadata(info.distribution)["Summary"] or ""
     return {
         "distribution": info.distribution,
         "version": info.version,

@@ -3,12 +3,14 @@
 import difflib
 import os
 import pkgutil
+import select
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 
 from rl_command import __version__
-from rl_command.errors import UsageError, one_line_warnings, origin, print_error
+from rl_command.errors import UsageError, described, one_line_warnings, print_error
 
 _HELP = """\
 usage: rl [-h] [--version] COMMAND ...
@@ -66,12 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print_error(str(error))
         return USAGE_ERROR
-    except BrokenPipeError:
-        _silence_stdout()
-        return BROKEN_PIPE
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            _silence_stdout()
+            return BROKEN_PIPE
         where = f"{error.filename}: " if error.filename else ""
-        print_error(f"{where}{error.strerror or error}")
+        print_error(described(error, f"{where}{error.strerror or error}"))
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("rl: interrupted", file=sys.stderr)
@@ -116,8 +118,17 @@ def _dispatch(words: Sequence[str]) -> int:
     try:
         status: int = pkgutil.resolve_name(f"rl_command.{_COMMANDS[name]}")(rest)
     except RLError as error:
-        raise UsageError(f"{error}{origin(error)}") from error
+        raise UsageError(described(error)) from error
     return status
+
+
+def _is_output_closed() -> bool:
+    """Return whether nobody reads standard output or standard error any more."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            poll.register(stream, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _silence_stdout() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
 
-from rl_command.errors import UsageError, print_error
+from rl_command.errors import UsageError, described, print_error
 from rl_command.evaluation import described_over_runs, statistics_over_runs
 from rl_command.run_directory import (
     CHECKPOINTS,
@@ -38,6 +38,7 @@ from rl_train.trainer import Budget, is_in_use
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _NUMBER = re.compile(r"\d+")
+_MOST_SEEDS = 10_000
 
 
 SIGNALS = tuple(
@@ -62,6 +63,8 @@ def read_seeds(text: str) -> tuple[int, ...]:
         if bounds is None and not _NUMBER.fullmatch(part.strip()):
             raise UsageError(f"--seeds: got '{text}'; expected seeds as in 1..5 or 1,2,7")
         first, last = (int(part), int(part)) if bounds is None else map(int, bounds.groups())
+        if last - first >= _MOST_SEEDS:
+            raise UsageError(f"--seeds: got '{text}'; expected at most {_MOST_SEEDS:,} seeds")
         seeds += range(first, last + 1)
     if not seeds or len(set(seeds)) < len(seeds):
         raise UsageError(f"--seeds: got '{text}', with {'a seed twice' if seeds else 'no seed'}")
@@ -214,7 +217,7 @@ def _run(start: Start, words: list[str], title: str) -> int:
     try:
         return start(words, title)
     except (RLError, UsageError) as error:
-        print_error(f"{title}: {error}")
+        print_error(f"{title}: {described(error)}")
         return 2
     except Exception:
         traceback.print_exc()
@@ -225,7 +228,7 @@ def _run(start: Start, words: list[str], title: str) -> int:
 def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> int:
     """Run processes, and pass signals on to them, so that each saves its run."""
     spawn = multiprocessing.get_context("spawn")
-    waiting = [spawn.Process(target=_child, args=start) for start in starts]
+    waiting = [spawn.Process(target=_child, args=start, name=start[2]) for start in starts]
     running: list[SpawnProcess] = []
     status, is_stopped = 0, False
 
@@ -252,7 +255,11 @@ def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> 
             for ended in [one for one in running if not one.is_alive()]:
                 ended.join()
                 running.remove(ended)
-                status = status or cast("int", ended.exitcode)
+                code = cast("int", ended.exitcode)
+                if code < 0:
+                    print_error(f"{ended.name}: killed by {signal.Signals(-code).name}")
+                    code = 128 - code
+                status = status or code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -128,9 +128,14 @@ def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
         trainer.resume()
     reached = budget.reached_before(trainer)
     if reached >= budget.target:
+        run_dir, missing = trainer.run_dir, ""
+        assert run_dir is not None
+        if not (run_dir / "summary.json").exists():  # it was killed while it was evaluated
+            evaluate = command_on("eval", run_dir, imports)
+            missing = f"only the final evaluation is missing: {evaluate}; "
         raise UsageError(
-            f"the run has {reached:,} of {budget.target:,} {budget.unit} already; to continue: "
-            f"{_longer(trainer, budget, imports)}"
+            f"the run has {reached:,} of {budget.target:,} {budget.unit} already; {missing}"
+            f"to continue: {_longer(trainer, budget, imports)}"
         )
 
 

@@ -93,6 +93,8 @@ def compilation_error(what: str, error: Exception, device: torch.device) -> Conf
     mend = "make sure that the C++ compiler (g++, or what CXX names) works, or "
     if isinstance(error, TraceError):
         mend = "change that, or "
+    elif "Errno" in str(error) or "No space left" in str(error):
+        mend = "make sure that the folder in RL_CACHE_DIR can be written to, or "
     elif device.type == "cuda":  # which needs none
         mend = ""
     return ConfigError(f"compiling {what} failed ({reason}); {mend}use compile='off'")
