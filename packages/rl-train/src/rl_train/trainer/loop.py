@@ -309,7 +309,7 @@ class Loop:
 
     def _log(self, metrics: Mapping[str, float], result: EvaluationResult | None) -> None:
         """Write a line of the log, then show callbacks the evaluation, if there was one, and it."""
-        calls: list[Callable[[], object]] = [
+        calls: list[Callable[..., object]] = [
             partial(self._write, logger, metrics) for logger in self._loggers
         ]
         if result is not None:
@@ -332,18 +332,18 @@ class Loop:
         methods = self._methods[name]
         if not methods:  # the common case
             return False
-        return self._call_all([partial(method, self._trainer, *arguments) for method in methods])
+        return self._call_all(methods, self._trainer, *arguments)
 
-    def _call_all(self, calls: Sequence[Callable[[], object]]) -> bool:
+    def _call_all(self, functions: Sequence[Callable[..., object]], *arguments: object) -> bool:
         """Call loggers and callbacks; return whether one of them returned True.
 
         If one fails, the others are called all the same, because a resumed run goes on after them;
         then what was reached is saved, and noted in the first error.
         """
         is_true, failure = False, None
-        for call in calls:
+        for function in functions:
             try:
-                is_true = bool(call()) or is_true
+                is_true = bool(function(*arguments)) or is_true
             except Exception as error:
                 failure = error if failure is None else failure
         if failure is not None:
