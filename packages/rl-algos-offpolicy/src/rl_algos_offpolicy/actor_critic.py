@@ -1,10 +1,11 @@
 """What DDPG, TD3 and SAC share: critics step first, and then the policy by what they learned."""
 
+from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_core.algorithm import Algorithm
+from rl_core.algorithm import Algorithm, UpdateSchedule
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import ParameterGroup
 
@@ -26,6 +27,11 @@ class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
     def policy_every(self) -> int:
         """Gradient steps of the critics per step of the policy."""
         return 1
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """Take some gradient steps after every few environment transitions."""
+        return super().schedule
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give critics and policy an optimizer each, and let the policy follow."""

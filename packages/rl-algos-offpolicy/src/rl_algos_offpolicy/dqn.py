@@ -22,6 +22,7 @@ every so many; y discounts several rewards when the storage gathers several step
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -48,6 +49,7 @@ from rl_core.algorithm import (
     DefaultRecipe,
     EnvSpec,
     PolicyLossAddOn,
+    UpdateSchedule,
 )
 from rl_core.batch import ReplayBatch
 from rl_core.config import (
@@ -126,6 +128,11 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         actor = self.actor
         self.target_critics = copy.deepcopy(actor.critics)
         return {"target_critics": self.target_critics}
+
+    @cached_property
+    def schedule(self) -> UpdateSchedule:
+        """Take some gradient steps after every few environment transitions."""
+        return super().schedule
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

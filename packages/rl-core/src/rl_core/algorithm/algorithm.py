@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -114,8 +113,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             self.constant_modules(),
         )
         self.acting = CompiledActing(self.explore, actor, has_extras=bool(self.extras))
-        functions = {"acting": self.acting.function, "update": self.gradients.compiled}
-        self.compiled = CompiledFunctions(functions)
+        self.compiled = CompiledFunctions(
+            {"acting": self.acting.function, "update": self.gradients.compiled}
+        )
         self.add_ons.take()
 
     # What a subclass writes
@@ -145,7 +145,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     # What a subclass may override: learning
 
-    @cached_property
+    @property
     def schedule(self) -> UpdateSchedule:
         """How collection and gradient steps take turns, by the config's options of these names."""
         return UpdateSchedule.of(self.config)
