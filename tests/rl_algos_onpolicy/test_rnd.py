@@ -74,6 +74,7 @@ def _actor(
 
 class TestRNDPPO(AlgorithmSuite):
     is_smooth: ClassVar[bool] = False
+    looks_past_ends: ClassVar[bool] = True  # intrinsic returns go on
 
     def make_algorithm(self, seed: int) -> RNDPPO:
         torch.manual_seed(seed)
@@ -90,6 +91,7 @@ class TestRecurrentRNDPPO(TestRNDPPO):
 
 class TestA2CWithRND(TestRNDPPO):
     has_compile_test: ClassVar[bool] = False
+    looks_past_ends: ClassVar[bool] = False
 
     def make_algorithm(self, seed: int) -> A2C:  # type: ignore[override]  # another algorithm
         torch.manual_seed(seed)

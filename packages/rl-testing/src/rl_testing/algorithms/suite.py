@@ -52,8 +52,9 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
             graph; the test takes about ten seconds and is skipped without a C++ compiler.
         unweighted_groups: parameter groups whose part of the loss leaves importance weights out,
             such as a temperature's; all others' must be proportional to them.
-        looks_past_ends: set it to True where the loss looks at what follows a terminated step for
-            something else than its value, such as how much actions differ.
+        looks_past_ends: set it to True where loss or `prepare` look at what follows a terminated
+            step for something else than its value, such as how much actions differ, or intrinsic
+            returns that go on.
     """
 
     def make_part(self) -> Stateful:
