@@ -128,15 +128,18 @@ def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
         trainer.resume()
     reached = budget.reached_before(trainer)
     if reached >= budget.target:
-        run_dir, missing = trainer.run_dir, ""
-        assert run_dir is not None
-        if not (run_dir / "summary.json").exists():  # it was killed while it was evaluated
-            evaluate = command_on("eval", run_dir, imports)
-            missing = f"only the final evaluation is missing: {evaluate}; "
+        assert trainer.run_dir is not None
+        advice = [f"to continue: {_longer(trainer, budget, imports)}"]
+        if not (trainer.run_dir / "summary.json").exists():  # it was killed while it was evaluated
+            advice.insert(0, _missing_evaluation(trainer.run_dir, imports))
         raise UsageError(
-            f"the run has {reached:,} of {budget.target:,} {budget.unit} already; {missing}"
-            f"to continue: {_longer(trainer, budget, imports)}"
+            f"the run has {reached:,} of {budget.target:,} {budget.unit} already; "
+            + "; ".join(advice)
         )
+
+
+def _missing_evaluation(run_dir: Path, imports: Sequence[str]) -> str:
+    return f"only the final evaluation is missing: {command_on('eval', run_dir, imports)}"
 
 
 def _longer(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> str:
@@ -157,7 +160,7 @@ def _run(trainer: Trainer, budget: Budget, title: str, imports: Sequence[str]) -
         advice = (
             f"to continue: {command_on('resume', run_dir, imports)}"
             if budget.reached_before(trainer) < budget.target
-            else f"only the final evaluation is missing: {command_on('eval', run_dir, imports)}"
+            else _missing_evaluation(run_dir, imports)
         )
         print(
             f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "

@@ -23,3 +23,8 @@ def to_tensor(array: Array, dtype: torch.dtype) -> tuple[Tensor, npt.NDArray[np.
     tensor = torch.from_numpy(native).to(dtype)
     found = tensor.numpy()
     return tensor, np.isfinite(found) if dtype.is_floating_point else found == native
+
+
+def held_by(dtype: torch.dtype) -> str:
+    """Say in an error which numbers a dtype holds."""
+    return f"finite numbers in {dtype}" if dtype.is_floating_point else f"what {dtype} holds"

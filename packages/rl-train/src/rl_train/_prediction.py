@@ -11,7 +11,7 @@ from rl_core.env import as_numpy, category_problem
 from rl_core.errors import DataError, in_brief
 from rl_core.spaces import Space, event_shape, flatten_observation, leaf_spaces, tensor_dtype
 from rl_core.types import Array, ArrayObservation, Observation, State
-from rl_train._conversion import to_tensor
+from rl_train._conversion import held_by, to_tensor
 
 
 def observation_batch(observation: object, actor: Actor) -> tuple[Observation, bool]:
@@ -44,8 +44,7 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
         dtype = tensor_dtype(leaf)
         tensor, is_held = to_tensor(array, dtype)
         if not is_held.all():
-            numbers = "finite numbers in" if dtype.is_floating_point else "what fits into"
-            raise DataError(f"{key} holds {array[~is_held][0]}; expected {numbers} {dtype}")
+            raise DataError(f"{key} holds {array[~is_held][0]}; expected {held_by(dtype)}")
         tensors[key] = (tensor if is_batch else tensor.unsqueeze(0)).to(actor.device)
         batched.add(is_batch)
     if len(batched) > 1:

@@ -279,7 +279,7 @@ class _TorchArrays(Arrays):
             return not array.is_complex()
         if array.is_complex() or array.is_floating_point():
             return False
-        if dtype is torch.bool or array.dtype is torch.bool:
+        if dtype is torch.bool or array.dtype in (dtype, torch.bool):
             return True
         given, wanted = torch.iinfo(array.dtype), torch.iinfo(dtype)
         fits_whole = wanted.min <= given.min and given.max <= wanted.max

@@ -118,13 +118,11 @@ class UpdateTests(AlgorithmCase):
         assert not is_seen(over, next_observation=after), (
             f"prepare() bootstraps from what follows a terminated step; {hint}"
         )
-        resets = {"reward": torch.where(rollout.valid, rollout.reward, 9.0)}
-        assert not is_seen(rollout, **resets), (
+        assert not is_seen(rollout, reward=torch.where(rollout.valid, rollout.reward, 9.0)), (
             f"prepare() takes the reward of a row that only resets; {hint}"
         )
         if is_seen(rollout, next_observation=after):  # or it never bootstraps
-            cut = {"final_observation": other.final_observation}
-            assert is_seen(rollout, **cut), (
+            assert is_seen(rollout, final_observation=other.final_observation), (
                 f"prepare() does not bootstrap where an episode is truncated; {hint}"
             )
 

@@ -20,7 +20,7 @@ from rl_core.spaces import (
     tensor_dtype,
 )
 from rl_core.types import Array, Observation
-from rl_train._conversion import to_tensor
+from rl_train._conversion import held_by, to_tensor
 
 _ROUNDING = 1e-4
 """How far a scaled action may exceed [-1, 1]."""
@@ -142,8 +142,7 @@ def _tensor(array: Array, dtype: torch.dtype, field: str, where: str) -> Tensor:
     tensor, is_held = to_tensor(array, dtype)
     if not is_held.all():
         step = int(np.argwhere(~is_held)[0, 0])
-        numbers = f"finite numbers in {dtype}" if dtype.is_floating_point else f"what {dtype} holds"
         raise DataError(
-            f"{where}: the {field} at step {step} are {array[step]}; expected {numbers}"
+            f"{where}: the {field} at step {step} are {array[step]}; expected {held_by(dtype)}"
         )
     return tensor
