@@ -268,7 +268,8 @@ def of_action(outputs: Tensor, action: Tensor) -> Tensor:
     """
     dim = 1 + action.dim()
     index = action.reshape(1, *action.shape, *[1] * (outputs.dim() - dim))
-    return torch.take_along_dim(outputs, index, dim).squeeze(dim)
+    picked = outputs.gather(dim, index.expand(*outputs.shape[:dim], 1, *outputs.shape[dim + 1 :]))
+    return picked.squeeze(dim)
 
 
 def bootstrapped_target(batch: ReplayBatch, next_value: Tensor, hyper: HyperParameters) -> Tensor:

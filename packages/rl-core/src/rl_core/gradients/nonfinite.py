@@ -83,8 +83,8 @@ class NonFiniteGuard(Generic[BatchT]):
         Args:
             faulty: 0-dim bool, whether it would have counted and was not finite.
         """
-        self._count.add_(faulty.to(torch.float32))
-        self._steps_before.add_((self._count == 0.0).to(torch.float32))
+        self._count.add_(faulty)
+        self._steps_before.add_(self._count == 0.0)
 
     def keep(self, number: int, batch: BatchT | None, noise: Noise) -> None:
         """Keep what a step was computed from until it is known to be finite.

@@ -295,14 +295,15 @@ class GradientStep(Generic[BatchT]):
         for groups in self._update.stages(due):
             gradients, output = compute(groups)
             norms = _norms(gradients)
-            for number in (output.loss, *norms.values()):
-                counts = counts & torch.isfinite(number)
+            # Norms are not negative, so the sum is finite where all of its terms are.
+            counts = counts & torch.isfinite(sum(norms.values(), output.loss))
             if output.stop is not None:
                 self._stopped.logical_or_(output.stop)
-            self._update.apply(gradients, norms, counts & ~self._stopped, self._frozen)
+            moves = counts & ~self._stopped
+            self._update.apply(gradients, norms, moves, self._frozen)
             whole = whole.joined(output)
             all_norms |= {f"gradients/{name}_norm": norm for name, norm in norms.items()}
-        self._update.follow(due, counts & ~self._stopped)
+        self._update.follow(due, moves)
         self.guard.note(before & ~counts)
         if not self._metrics.is_prepared(due):
             with unrecorded():
