@@ -396,6 +396,12 @@ def test_predict_takes_nested_observations_as_environments_and_as_vectors_return
     assert actions.tolist() == [int(agent.predict(nested)[0])] * 2
     with pytest.raises(DataError, match="expects a tuple of 2"):
         agent.predict({"0": 1})
+    for first, sizes in (
+        (flat["0"][:1], "0 has 1, 1/a has 2"),
+        (flat["0"][0], "0 is a single one"),
+    ):
+        with pytest.raises(DataError, match=f"not equally many: {sizes}"):
+            agent.predict({**flat, "0": first})
 
 
 def test_predict_refuses_another_shape() -> None:
@@ -996,7 +1002,7 @@ def test_the_recipe_calls_such_an_actor_custom() -> None:
 
 def test_what_is_given_in_the_wrong_place_is_told_its_right_one() -> None:
     agent = small_agent()
-    with pytest.raises(ConfigError, match=r"of type TimeLimit; .*environments are given as envs="):
+    with pytest.raises(ConfigError, match=r"num_episodes is an environment; give that as envs="):
         agent.evaluate(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="num_episodes must be a whole number of at least 1"):
         agent.evaluate(0)

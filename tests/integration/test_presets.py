@@ -45,6 +45,7 @@ def test_the_nearest_environment_with_a_preset_is_named() -> None:
         read_preset("sac", "HalfCheetah-v4")
     with pytest.raises(ConfigError, match="bc has no preset for 'CartPole-v1'"):
         read_preset("bc", "CartPole-v1")
+    assert read_preset("bc", "CartPole-v1", None) == ({}, {})
 
 
 def test_the_nearest_name_of_a_preset_is_named() -> None:

@@ -32,9 +32,9 @@ from rl_envs import (
     ProcessVecEnv,
     SyncVecEnv,
     as_vec_env,
+    families,
     make_gym_vec,
     make_vec,
-    presets,
     vectorize,
 )
 from rl_envs.wrappers import MaskVelocity
@@ -647,15 +647,17 @@ def test_a_function_with_arguments_and_wrappers_builds_each_row() -> None:
 def test_wrong_arguments_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'async'"):
         make_vec("CartPole-v1", vectorization="asynch")  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ConfigError, match="num_envs=0"):
+    with pytest.raises(ConfigError, match="num_envs must be a whole number of at least 1, got 0"):
         make_vec("CartPole-v1", 0)
     with pytest.raises(ConfigError, match="no vectorized form"):
         make_vec("Pendulum-v1", vectorization="native")
     with pytest.raises(ConfigError, match="gravitation"):
         make_vec("Pendulum-v1", env_kwargs={"gravitation": 3.0})
-    with pytest.raises(ConfigError, match="timeout_s=0"):
+    with pytest.raises(
+        ConfigError, match="timeout_s must be a finite number above 0, or None, got 0"
+    ):
         make_vec("Pendulum-v1", vectorization="async", timeout_s=0)
-    with pytest.raises(ConfigError, match=r"timeout_s=5.0 has no effect with vectorization='auto'"):
+    with pytest.raises(ConfigError, match=r"timeout_s has no effect with vectorization='auto'"):
         make_vec("Pendulum-v1", timeout_s=5.0)
     with pytest.raises(SpaceError):
         make_vec(lambda: gymnasium.make("Blackjack-v1"), wrappers=[MaskVelocity])
@@ -664,23 +666,23 @@ def test_wrong_arguments_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("env", 5, "env is int; expected an id"),
-        ("env", None, "env is NoneType; expected an id"),
-        ("num_envs", 1.5, "num_envs=1.5; expected a whole number"),
-        ("num_envs", "2", "num_envs='2'; expected a whole number"),
-        ("num_envs", None, "num_envs=None; expected a whole number"),
-        ("num_envs", True, "num_envs=True; expected a whole number"),
-        ("seed", "a", "seed='a'; expected a whole number"),
-        ("seed", 1.5, "seed=1.5; expected a whole number"),
-        ("seed", True, "seed=True; expected a whole number"),
-        ("vectorization", None, "vectorization=None; known: async"),
-        ("env_kwargs", 5, "env_kwargs=5; expected a mapping"),
-        ("wrappers", 5, "wrappers=5; expected a list"),
-        ("wrappers", [5], "wrappers holds 5; expected functions"),
-        ("timeout_s", "x", "timeout_s='x'; expected a positive number"),
+        ("env", 5, "env must be text or a function .*, got 5"),
+        ("env", None, "env must be text or a function .*, got None"),
+        ("num_envs", 1.5, "num_envs must be a whole number of at least 1, got 1.5"),
+        ("num_envs", "2", "num_envs must be a whole number of at least 1, got '2'"),
+        ("num_envs", None, "num_envs must be a whole number of at least 1, got None"),
+        ("num_envs", True, "num_envs must be a whole number of at least 1, got True"),
+        ("seed", "a", "seed must be a whole number of at least 0, or None, got 'a'"),
+        ("seed", 1.5, "seed must be a whole number of at least 0, or None, got 1.5"),
+        ("seed", True, "seed must be a whole number of at least 0, or None, got True"),
+        ("vectorization", None, "vectorization must be 'auto' or .*, got None"),
+        ("env_kwargs", 5, "env_kwargs must be a mapping, or None, got 5"),
+        ("wrappers", 5, "wrappers must be a list, got 5"),
+        ("wrappers", [5], "wrappers.0. must be a function, got 5"),
+        ("timeout_s", "x", "timeout_s must be a finite number above 0, or None, got 'x'"),
         ("max_restarts", 1.5, "max_restarts"),
         ("max_restarts", -1, "max_restarts"),
-        ("timeout_s", float("nan"), "timeout_s=nan; expected a positive number"),
+        ("timeout_s", float("nan"), "timeout_s must be a finite number above 0, or None, got nan"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(name: str, value: object, message: str) -> None:
@@ -697,7 +699,7 @@ def test_an_id_whose_package_is_missing_is_refused_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(gymnasium.registry, "ALE/Pong-v5", raising=False)
-    monkeypatch.setattr("rl_envs.presets.find_module", lambda name: None)
+    monkeypatch.setattr("rl_envs.families.find_module", lambda name: None)
     line = r'ALE/Pong-v5 needs Atari.*pip install "packages/rl-envs\[atari\]"'
     with pytest.raises(MissingExtraError, match=line):
         make_vec("ALE/Pong-v5")
@@ -708,14 +710,14 @@ def test_a_robot_whose_package_is_missing_is_refused_with_the_pip_line(
 ) -> None:
     monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
     monkeypatch.delitem(gymnasium.registry, "FetchReach-v4", raising=False)
-    monkeypatch.setattr(presets, "find_module", lambda name: True)
+    monkeypatch.setattr(families, "find_module", lambda name: True)
     monkeypatch.setattr("importlib.import_module", _not_there)
-    monkeypatch.setattr(presets, "version", lambda name: "1.0")
+    monkeypatch.setattr(families, "version", lambda name: "1.0")
     with pytest.raises(
         MissingExtraError, match=r'FetchReach-v4.*pip install "packages/rl-envs\[robotics\]"'
     ):
         make_vec("FetchReach-v4")
-    monkeypatch.setattr(presets, "version", lambda name: "3.17.0")
+    monkeypatch.setattr(families, "version", lambda name: "3.17.0")
     with pytest.raises(
         MissingExtraError, match=r"does not work with mujoco 3.17.0: pip install 'm"
     ):

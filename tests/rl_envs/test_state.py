@@ -30,7 +30,7 @@ from rl_core.seeding import numpy_generator_state, set_numpy_generator_state
 from rl_core.stateful import StateReader
 from rl_core.types import Array, StateDict
 from rl_envs import EnvMaker, ProcessVecEnv, as_vec_env, make_vec
-from rl_envs.presets import preset_of_id
+from rl_envs.families import family_of_id
 from rl_envs.state import can_save, get_state, set_state
 from rl_envs.tasks import TaskPool
 from rl_envs.wrappers import MaskVelocity
@@ -143,7 +143,7 @@ def _check_continues(build: Callable[[], gymnasium.Env], steps: int = 40) -> Non
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of other packages
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_restored_environment_continues_bit_for_bit(env_id: str) -> None:
-    family = preset_of_id(env_id)
+    family = family_of_id(env_id)
     if family is not None:
         pytest.importorskip(family.module)
     elif env_id.endswith("-v5"):

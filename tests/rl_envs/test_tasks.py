@@ -236,6 +236,18 @@ def test_the_number_of_environments_is_given_once() -> None:
         make_vec("PointNavigation-v0", 2, env_kwargs={"num_envs": 3})
 
 
+def test_the_seed_decides_how_vectors_of_their_own_begin() -> None:
+    some, same, others = (make_vec("PointNavigation-v0", 2, seed=seed) for seed in (3, 3, 4))
+    goals = []
+    for envs in (some, same, others):
+        envs.reset()
+        goals.append(as_numpy(envs.step(np.zeros((2, 2), np.float32)).reward))
+    assert np.array_equal(goals[0], goals[1])
+    assert not np.array_equal(goals[0], goals[2])
+    with pytest.raises(ConfigError, match=r"env\.seed: unknown option"):
+        make_vec("PointNavigation-v0", 2, env_kwargs={"seed": 3})
+
+
 def test_a_fixed_number_of_tasks_is_drawn_from_evenly() -> None:
     sampler = TaskSampler(uniform(2.0, 3.0, 1), num_train_tasks=4, num_test_tasks=2)
     assert sampler.num_tasks("train") == 4

@@ -288,6 +288,18 @@ def test_at_least_one_episode_is_needed(count: Any) -> None:
         evaluate_policy(_actor(envs), envs, count)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    envs = _identity_envs()
+    result = evaluate_policy(
+        _actor(envs),
+        envs,
+        np.int64(2),  # type: ignore[arg-type]  # what is tested
+        max_episode_steps=np.int64(3),  # type: ignore[arg-type]  # likewise
+    )
+    assert result.num_episodes == 2
+    assert result.mean_length == 3.0
+
+
 def test_other_spaces_are_refused_before_anything_runs() -> None:
     actor = _actor(_identity_envs())
     for name in ("observation", "action"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -320,6 +321,29 @@ def test_environments_made_for_an_evaluation_outside_of_a_run_are_closed() -> No
     assert closed == made
     _trainer(envs=WalkVecEnv(NUM_ENVS), test_envs=given).evaluate(1)
     assert given not in closed
+
+
+def test_environments_made_for_an_evaluation_that_cannot_be_are_closed() -> None:
+    class Other(gymnasium.Env[Any, Any]):
+        observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[gymnasium.Env] = []
+    trainer = _trainer(envs=WalkVecEnv(NUM_ENVS), test_envs=Other)  # type: ignore[arg-type]  # any environment
+    with pytest.raises(SpaceError, match="test environments"):
+        trainer.evaluate(1)
+    assert len(closed) == 1
+
+
+def test_numbers_of_numpy_are_seeds_too(tmp_path: Path) -> None:
+    _trainer(tmp_path, seed=np.int64(1)).train(total_updates=1)  # type: ignore[arg-type]  # what is tested
+    resumed = _trainer(tmp_path, seed=1)
+    resumed.resume()
+    assert resumed.seed == 1
+    with pytest.raises(ConfigError, match="seed=-1; expected a whole number of at least 0"):
+        _trainer(seed=-1)
 
 
 def test_a_storage_of_other_batches_is_refused_before_anything_is_allocated() -> None:
@@ -1090,7 +1114,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_step_saved_again(tmp_path: Pa
 
 
 def test_a_resume_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no checkpoint to resume from"):
+    with pytest.raises(CheckpointError, match="is not a run: it has no folder 'checkpoints'"):
         _trainer(tmp_path).resume()
 
 

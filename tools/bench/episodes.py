@@ -72,7 +72,7 @@ def make_env(
         mask_velocity: hide velocities.
     """
     spec = importlib.import_module("rl_envs.registry").find_spec(env)
-    preset = importlib.import_module("rl_envs.presets").preset_of_spec(spec)
+    preset = importlib.import_module("rl_envs.families").family_of_spec(spec)
     made = gymnasium.make(spec, **(preset.kwargs if preset else {}))
     if preset and preset.prepare:
         made = preset.prepare(made, testing)

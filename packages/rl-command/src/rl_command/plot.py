@@ -52,8 +52,9 @@ def plot(words: Sequence[str]) -> int:
     )
     given = parse(Command("rl plot", summary, options, ("RUN_DIRS...",), required=1), words)
     arguments = given.into(PlotArguments)
-    if arguments.output is not None and Path(arguments.output).suffix not in _FORMATS:
-        raise UsageError(f"-o: got '{arguments.output}'; expected {', '.join(_FORMATS)}")
+    if arguments.output is not None and Path(arguments.output).suffix.lower() not in _FORMATS:
+        endings = ", ".join(_FORMATS)
+        raise UsageError(f"-o: got '{arguments.output}'; expected a name that ends in {endings}")
     groups = _grouped({run: name for name in given.names for run in runs_in(Path(name))})
     metrics = [metric.strip() for metric in arguments.metric.split(",")]
     named = {

@@ -44,7 +44,7 @@ ProgressMode: TypeAlias = Literal["auto", "bar", "log", "none"]
 _RestartModel: TypeAlias = str | dict[str, str] | None
 """A directory, or one for each part of the actor."""
 
-_GIVEN_APART = (("env", "env"), ("env", "seed"))
+_GIVEN_APART = ("env", "env")
 _SUMMARY = """\
 Train an agent and save the run in a directory.
 - rl train ALGO ENV --help shows options of ALGO and ENV, --help-all every one
@@ -370,7 +370,7 @@ def _section_options(
     section: str, component: Callable[..., object], defaults: Mapping[str, Json] | None = None
 ) -> list[Option]:
     options = component_options(section, component, defaults)
-    return [option for option in options if option.path not in _GIVEN_APART]
+    return [option for option in options if option.path != _GIVEN_APART]
 
 
 def _flag(name: str) -> str:

@@ -10,7 +10,6 @@ from rl_envs.guard import EnvGuard as EnvGuard
 from rl_envs.maker import EnvFunction as EnvFunction
 from rl_envs.maker import EnvMaker as EnvMaker
 from rl_envs.maker import EnvWrapper as EnvWrapper
-from rl_envs.maker import checked_num_envs as checked_num_envs
 from rl_envs.registry import find_spec as find_spec
 from rl_envs.registry import with_version as with_version
 from rl_envs.vector.gymnasium_vector import GymVecEnv as GymVecEnv

@@ -102,7 +102,7 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset and fire."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        self.env.reset(seed=seed, options=options)
         observation, _, terminated, truncated, info = self.env.step(_FIRE)
         if terminated or truncated:
             observation, info = self.env.reset(options=options)

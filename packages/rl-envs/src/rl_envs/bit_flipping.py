@@ -45,10 +45,8 @@ class BitFlipping(gymnasium.Env[dict[str, Bits], np.int64]):
         varies: bool = False,
         ends_on_success: bool = True,
     ) -> None:
-        check_argument("num_bits", num_bits, Count)
-        check_argument("max_steps", max_steps, Count | None)
-        self.num_bits = num_bits
-        self.max_steps = num_bits if max_steps is None else max_steps
+        self.num_bits = num_bits = check_argument("num_bits", num_bits, Count)
+        self.max_steps = check_argument("max_steps", max_steps, Count | None) or num_bits
         self.varies = varies
         self.ends_on_success = ends_on_success
         bits = spaces.Box(0, 1, (num_bits,), np.int8)

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import get_env_id, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from rl_core.config import ComponentSpec, as_python
+from rl_core.config import ComponentSpec, Count, check_argument
 from rl_core.env import VecEnv
 from rl_core.errors import (
     ConfigError,
@@ -24,8 +24,8 @@ from rl_core.errors import (
     RLError,
     in_brief,
 )
+from rl_envs.families import family_of_spec
 from rl_envs.guard import EnvGuard
-from rl_envs.presets import preset_of_spec
 from rl_envs.registry import find_spec
 from rl_envs.tasks.sync import SyncTaskVecEnv, TaskEnv
 from rl_envs.vector.sync import SyncVecEnv
@@ -46,7 +46,7 @@ class EnvMaker:
         wrappers: applied in this order, the last one outermost.
         check: whether `EnvGuard` checks each environment.
         testing: prepare the environments of a preset for testing, not for training.
-        preset: apply the preset of the id's family, if it has one; see `rl_envs.presets`.
+        preset: apply the preset of the id's family, if it has one; see `rl_envs.families`.
 
     Attributes:
         name: the id, with its version, or the name of the function.
@@ -73,7 +73,7 @@ class EnvMaker:
         self.wrappers = wrappers
         self.check = check
         self.testing = testing
-        self.family = preset_of_spec(self.spec)
+        self.family = family_of_spec(self.spec)
         self.preset = self.family if preset else None
         if self.spec is None and not callable(env):
             raise ConfigError(
@@ -119,7 +119,7 @@ class EnvMaker:
         if not isinstance(env, gymnasium.Env):
             hint = (
                 "; give the class itself, or the vector environment"
-                if isinstance(env, VecEnv)
+                if isinstance(env, VecEnv | VectorEnv)
                 else ""
             )
             raise ConfigError(
@@ -153,7 +153,8 @@ class EnvMaker:
 
     def numbered(self, num_envs: int) -> list[Callable[[], gymnasium.Env]]:
         """Return one function per row, each of which builds that row's environment."""
-        return [partial(self, index) for index in range(checked_num_envs(num_envs))]
+        count = check_argument("num_envs", num_envs, Count)
+        return [partial(self, index) for index in range(count)]
 
     def native_vector(self, num_envs: int) -> VectorEnv:
         """Build the registered vectorized form.
@@ -172,7 +173,7 @@ class EnvMaker:
         with self._building():
             envs: VectorEnv = gymnasium.make_vec(
                 self.spec,
-                **{**self._native_kwargs, "num_envs": checked_num_envs(num_envs)},
+                **{**self._native_kwargs, "num_envs": check_argument("num_envs", num_envs, Count)},
                 vectorization_mode="vector_entry_point",
             )
         return envs
@@ -264,15 +265,3 @@ def _without_deprecations(in_mujoco: bool) -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(None)
-
-
-def checked_num_envs(num_envs: int) -> int:
-    """Return a number of environments as a plain one.
-
-    Raises:
-        ConfigError: if it is not a whole number, or less than one.
-    """
-    num_envs = as_python(num_envs)
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs!r}; expected a whole number of at least 1")
-    return num_envs

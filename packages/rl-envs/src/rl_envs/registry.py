@@ -7,13 +7,13 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from rl_core import plugins
 from rl_core.errors import ConfigError
-from rl_envs.presets import REPLACED_IDS, preset_of_id, register_installed
+from rl_envs.families import REPLACED_IDS, family_of_id, register_installed
 
 
 def find_spec(env_id: str) -> EnvSpec:
     """Look up an environment; an id without a version means the newest.
 
-    Packages of a known family (see `rl_envs.presets`) are imported if the id is one of theirs.
+    Packages of a known family (see `rl_envs.families`) are imported if the id is one of theirs.
 
     Raises:
         ConfigError: if the id is not registered; the message names the newest version or the
@@ -28,8 +28,8 @@ def find_spec(env_id: str) -> EnvSpec:
             f"the environment id '{env_id}' names a module to import, which is not allowed; import "
             f"{module} yourself and ask for '{name}'"
         )
-    if preset := preset_of_id(env_id):
-        preset.require(env_id)
+    if family := family_of_id(env_id):
+        family.require(env_id)
         if spec := _registered(env_id):
             return spec
     try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import signature
-from typing import Literal, TypeAlias, TypeGuard, cast, get_args
+from typing import Annotated, Literal, TypeAlias, TypeGuard, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -18,19 +18,21 @@ from rl_core import plugins
 from rl_core.config import (
     ComponentSpec,
     Count,
+    Needs,
+    NonNegativeInt,
     Positive,
     check_argument,
+    checked_arguments,
     construct,
     decode,
     options_of,
 )
 from rl_core.env import VecEnv
-from rl_core.errors import ConfigError, EnvironmentFaultError, nearest
-from rl_core.seeding import checked_seed
+from rl_core.errors import ConfigError, EnvironmentFaultError
 from rl_core.types import Json
+from rl_envs.families import ENVPOOL_ATARI
 from rl_envs.guard import name_and_limit
-from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper, checked_num_envs
-from rl_envs.presets import ENVPOOL_ATARI
+from rl_envs.maker import EnvFunction, EnvMaker, EnvWrapper
 from rl_envs.tasks.sync import TaskEnv
 from rl_envs.vector._envpool import is_envpool, make_envpool
 from rl_envs.vector.gymnasium_vector import GymVecEnv
@@ -49,9 +51,8 @@ AnyEnv: TypeAlias = EnvSource | BuiltEnv
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "native", "envpool"]
 """How environments are stepped; see `make_vec`."""
 
-VECTORIZATIONS: tuple[Vectorization, ...] = get_args(Vectorization)
+_InProcesses = Needs("vectorization", "async")
 
-_TIMEOUT_S = 60.0
 _WORKER_S = 1e-4
 """What it costs to have a step done in another process, in seconds."""
 
@@ -62,10 +63,11 @@ _MANY = 6
 """Environments from which a native form is faster than stepping them one by one (CartPole-v1)."""
 
 
+@checked_arguments("")
 def make_vec(
     env: EnvSource,
-    num_envs: int = 1,
-    seed: int | None = None,
+    num_envs: Count = 1,
+    seed: NonNegativeInt | None = None,
     *,
     vectorization: Vectorization = "auto",
     env_kwargs: Mapping[str, Json] | None = None,
@@ -79,9 +81,9 @@ def make_vec(
     training_reward_scale: Positive = 1.0,
     training_reward_clip: Positive | None = None,
     check: bool = True,
-    num_workers: Count | None = None,
-    timeout_s: float | None = _TIMEOUT_S,
-    max_restarts: int = 0,
+    num_workers: Annotated[Count | None, _InProcesses] = None,
+    timeout_s: Annotated[Positive | None, _InProcesses] = 60.0,
+    max_restarts: Annotated[NonNegativeInt, _InProcesses] = 0,
     testing: bool = False,
     preset: bool = True,
 ) -> VecEnv:
@@ -132,28 +134,7 @@ def make_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
-    num_envs = checked_num_envs(num_envs)
-    if seed is not None:
-        checked_seed(seed)
-    if vectorization not in VECTORIZATIONS:
-        hint = nearest(str(vectorization), VECTORIZATIONS)
-        raise ConfigError(f"vectorization={vectorization!r}{hint}")
-    if not isinstance(env_kwargs, Mapping | None):
-        raise ConfigError(f"env_kwargs={env_kwargs!r}; expected a mapping of arguments, or None")
-    if not isinstance(wrappers, Sequence):
-        raise ConfigError(f"wrappers={wrappers!r}; expected a list of functions of environments")
     defaults = {name: one.default for name, one in signature(make_vec).parameters.items()}
-    in_processes: dict[str, Json] = {
-        "num_workers": num_workers,
-        "timeout_s": timeout_s,
-        "max_restarts": max_restarts,
-    }
-    for name, value in in_processes.items():
-        if vectorization != "async" and value != defaults[name]:
-            raise ConfigError(
-                f"{name}={value!r} has no effect with vectorization={vectorization!r}: only "
-                "'async' has processes; set vectorization to 'async', or leave it out"
-            )
     named: dict[str, Json] = {
         "mask_velocity": mask_velocity,
         "rescale_observation": rescale_observation,
@@ -162,10 +143,6 @@ def make_vec(
         "rescale_action": rescale_action,
         "action_mask": action_mask,
     }
-    for name, value in {"check": check, "testing": testing, "preset": preset, **named}.items():
-        check_argument(f"env.{name}", value, Count if name == "stack_size" else bool)
-    check_argument("env.training_reward_scale", training_reward_scale, Positive)
-    check_argument("env.training_reward_clip", training_reward_clip, Positive | None)
     all_wrappers = [
         partial(wrapper, stack_size=stack_size) if name == "stack_size" else wrapper
         for name, wrapper in WRAPPERS.items()
@@ -334,7 +311,7 @@ def make_gym_vec(
     """
     source = registered_env(env)
     vectorization: Vectorization = "auto" if is_vector_class(source) else "sync"
-    if vectorization == "sync" and checked_num_envs(num_envs) >= _MANY:
+    if vectorization == "sync" and check_argument("num_envs", num_envs, Count) >= _MANY:
         maker = EnvMaker(cast("str | EnvFunction", source), env_kwargs, testing=testing)
         vectorization = "native" if maker.has_native_vector else "sync"
     return make_vec(

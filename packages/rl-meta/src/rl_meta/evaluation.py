@@ -103,7 +103,7 @@ def evaluate_adaptation(
     Raises:
         ConfigError: when there are no tasks, or fewer test tasks, or none are asked for.
     """
-    check_argument("num_episodes", num_episodes, Count)
+    num_episodes = check_argument("num_episodes", num_episodes, Count)
     envs = with_tasks(envs)
     device = algorithm.device
     generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]

@@ -558,7 +558,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         shared = [
             name
             for name, parameter in self._policy.named_parameters()
-            if (name in self._names) is (parameter in value)
+            if (name in self._names) is (parameter in value)  # in both, or in neither
         ]
         if shared or self.actor.is_recurrent:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Tiny environments in which every number shows where it came from."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, SupportsFloat, TypeAlias
+from typing import ClassVar, SupportsFloat, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -209,6 +209,10 @@ class WalkVecEnv(StateFields, VecEnv):
         num_envs: how many walk.
     """
 
+    array_type = "numpy"
+    resume_grade = "exact"
+    single_action_space = spaces.Discrete(2)  # stay, or drift to the right
+    single_observation_space = spaces.Box(-9.0, 9.0, (2,), np.float32)
     state_fields: ClassVar[tuple[str, ...]] = ("generator", "place", "age", "_has_begun")
 
     def __init__(self, num_envs: int) -> None:
@@ -223,26 +227,6 @@ class WalkVecEnv(StateFields, VecEnv):
     def num_envs(self) -> int:
         """How many walk."""
         return self._num_envs
-
-    @property
-    def single_observation_space(self) -> spaces.Box:
-        """A place."""
-        return spaces.Box(-9.0, 9.0, (2,), np.float32)
-
-    @property
-    def single_action_space(self) -> spaces.Discrete:
-        """Stay, or drift to the right."""
-        return spaces.Discrete(2)
-
-    @property
-    def array_type(self) -> Literal["numpy", "torch"]:
-        """NumPy."""
-        return "numpy"
-
-    @property
-    def resume_grade(self) -> Literal["exact", "episode"]:
-        """Exact."""
-        return "exact"
 
     def reset(self, seed: int | None = None) -> Array:
         """Begin everywhere."""

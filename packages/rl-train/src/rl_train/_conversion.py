@@ -13,10 +13,11 @@ def to_tensor(array: Array, dtype: torch.dtype) -> tuple[Tensor, npt.NDArray[np.
 
     Args:
         array: numbers or flags, in any order in memory.
-        dtype: real where the numbers are.
+        dtype: a floating-point one if the array's is.
 
     Returns:
-        The tensor, and the entries that are finite in it, or for integers equal, of its shape.
+        The tensor, and flags of its shape: whether a number is finite, or, for an integer dtype,
+        unchanged.
     """
     # Torch takes neither a view from back to front nor another order of bytes.
     native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
@@ -26,5 +27,5 @@ def to_tensor(array: Array, dtype: torch.dtype) -> tuple[Tensor, npt.NDArray[np.
 
 
 def held_by(dtype: torch.dtype) -> str:
-    """Say in an error which numbers a dtype holds."""
+    """Describe the numbers that a dtype can hold, for an error."""
     return f"finite numbers in {dtype}" if dtype.is_floating_point else f"what {dtype} holds"

@@ -38,7 +38,8 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
     arrays = flat if isinstance(flat, Mapping) else {"observation": flat}
     if isinstance(flat, Mapping) and not isinstance(spaces, Mapping):
         raise DataError(f"the observation is a mapping; expected an array of {spaces}")
-    tensors, batched = {}, set()
+    tensors: dict[str, Tensor] = {}
+    counts: dict[str, int | None] = {}  # of a batch; None is a single observation
     for key, leaf in leaves.items():
         array, is_batch = _checked(key, arrays[key], leaf)
         dtype = tensor_dtype(leaf)
@@ -46,10 +47,18 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
         if not is_held.all():
             raise DataError(f"{key} holds {array[~is_held][0]}; expected {held_by(dtype)}")
         tensors[key] = (tensor if is_batch else tensor.unsqueeze(0)).to(actor.device)
-        batched.add(is_batch)
-    if len(batched) > 1:
-        raise DataError("some entries of the observation are batches and others are not")
-    return tensors if isinstance(spaces, Mapping) else tensors["observation"], batched.pop()
+        counts[key] = len(array) if is_batch else None
+    if len(set(counts.values())) > 1:
+        sizes = ", ".join(
+            f"{key} {'is a single one' if count is None else f'has {count}'}"
+            for key, count in counts.items()
+        )
+        raise DataError(
+            f"the entries of the observation are not equally many: {sizes}; give a single "
+            "observation, or a batch with as many of each entry"
+        )
+    inputs = tensors if isinstance(spaces, Mapping) else tensors["observation"]
+    return inputs, counts.popitem()[1] is not None
 
 
 def state_batch(state: State | None, actor: Actor, count: int) -> State:

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from rl_core.actor import Actor, evaluation_mode
 from rl_core.algorithm import AnyAlgorithm
-from rl_core.config import LENGTHS, Count, Recipe, as_python, check_argument
+from rl_core.config import LENGTHS, Count, Recipe, check_argument
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_generators
 from rl_core.stateful import StateReader
 from rl_core.types import State, StateDict
-from rl_envs import AnyEnv
+from rl_envs import AnyEnv, is_built
 from rl_train._prediction import observation_batch, start_batch, state_batch
 from rl_train.builder import (
     Parts,
@@ -32,6 +32,7 @@ from rl_train.builder import (
     compose,
 )
 from rl_train.builder.saved_actors import recipe_of
+from rl_train.builder.saved_spaces import run_problem
 from rl_train.checkpoint import (
     Checkpoint,
     WeightSource,
@@ -202,13 +203,9 @@ class Agent:
             ConfigError: when the run's environments are Python objects and none are given here, or
                 ``num_episodes`` is not a whole number of at least 1.
         """
-        num_episodes = as_python(num_episodes)
-        if not isinstance(num_episodes, int):
-            raise ConfigError(
-                f"num_episodes is an object of type {type(num_episodes).__name__}; expected a "
-                "whole number of at least 1; environments are given as envs=..."
-            )
-        check_argument("num_episodes", num_episodes, Count)
+        if is_built(num_episodes):
+            raise ConfigError("num_episodes is an environment; give that as envs=...")
+        num_episodes = check_argument("num_episodes", num_episodes, Count)
         with ExitStack() as stack:
             if envs is None:
                 if self.parts.test_envs is None:
@@ -410,7 +407,7 @@ def load(
         agent.close()
         if env is None:
             raise
-        raise CheckpointError(
-            f"{directory}, trained on {recipe.env.name}, does not fit the environment: {error}"
-        ) from error
+        problem = run_problem(recipe, agent.actor.observation_space, agent.actor.action_space)
+        problem = problem or f"trained on {recipe.env.name}, does not fit the environment: {error}"
+        raise CheckpointError(f"{directory}, {problem}") from error
     return agent

@@ -16,14 +16,14 @@ from rl_train.recipe_files import load_tables
 
 
 def read_preset(
-    algorithm: str, env: object, name: bool | str = True
+    algorithm: str, env: object, name: bool | str | None = True
 ) -> tuple[Tables, dict[str, Tables]]:
     """Read an algorithm's preset for an environment.
 
     Args:
         algorithm: registered name.
         env: Gymnasium id.
-        name: of one of several presets; True takes the one without a name, and False none.
+        name: of one of several presets; True takes the one without a name, and False or None none.
 
     Returns:
         Which preset it is and the length of the run, for the recipe's ``resolved``; and options by
@@ -33,7 +33,7 @@ def read_preset(
         ConfigError: when there is none, or the file is no part of a recipe.
         PluginError: for an unknown algorithm.
     """
-    if name is False:
+    if not name:
         return {}, {}
     known = preset_envs(algorithm)
     if env not in known:

@@ -26,8 +26,8 @@ def save_storage(storage: AnyStorage, directory: str | Path, recipe: Recipe | No
     Args:
         storage: an allocated storage.
         directory: the new directory; missing parents are created.
-        recipe: recipe of the run that filled it, which says how its actions are scaled, and names
-            the environment, by whose spaces it is known whether others can learn from it.
+        recipe: recipe of the run that filled it; others need it to check the spaces and to convert
+            the actions.
 
     Returns:
         The directory.

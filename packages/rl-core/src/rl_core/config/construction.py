@@ -26,6 +26,7 @@ CONTEXT_PARAMETERS = frozenset(
         "action_space",
         "spec",
         "device",
+        "seed",
         "generator",
         "env_spec",
         "load_actor",

@@ -142,8 +142,8 @@ def checked_arguments(section: str) -> Callable[[Callable[P, T]], Callable[P, T]
     return decorate
 
 
-def check_argument(name: str, value: object, type_: object) -> None:
-    """Check a single value.
+def check_argument(name: str, value: T, type_: object) -> T:
+    """Check a single value, and return it, a number of NumPy's as one of Python's.
 
     Args:
         name: what errors call it.
@@ -153,6 +153,7 @@ def check_argument(name: str, value: object, type_: object) -> None:
     Raises:
         ConfigError: naming it, what it must be and what it was.
     """
+    value = as_python(value)
     members = list(_members(type_))
     fitting = [(kind, marks) for kind, marks in members if _is_of(kind, value)]
     got = str(value) if isinstance(value, float | Schedule) else repr(value)
@@ -179,6 +180,7 @@ def check_argument(name: str, value: object, type_: object) -> None:
             raise ConfigError(f"{name} must be a list of {len(types)}, got {got}")
         for index, (item, item_type) in enumerate(zip(value, types, strict=True)):
             check_argument(f"{name}[{index}]", item, item_type)
+    return value
 
 
 def bounds_of(config: Callable[..., object]) -> Mapping[str, str]:
@@ -330,6 +332,7 @@ _WORDS: Mapping[object, str] = {
     str: "text",
     Callable: "a function",
     Sequence: "a list",
+    Mapping: "a mapping",
     Schedule: "a schedule such as Linear(0.001, 0.0)",
 }
 _RELATIONS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}

@@ -1,6 +1,6 @@
 """Navigation in the plane to a goal that is not observed."""
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,13 @@ class PointNavigation(TaskVecEnv):
         ConfigError: unless these are whole numbers of at least 1.
     """
 
+    array_type = "numpy"
+    max_episode_steps = 100
+    resume_grade = "exact"
+    single_action_space = _ACTIONS
+    single_observation_space = _PLACES
+    spec_id = "PointNavigation-v0"
+
     @checked_arguments("env")
     def __init__(
         self,
@@ -85,39 +92,9 @@ class PointNavigation(TaskVecEnv):
         return self._num_envs
 
     @property
-    def single_observation_space(self) -> spaces.Box:
-        """A position."""
-        return _PLACES
-
-    @property
-    def single_action_space(self) -> spaces.Box:
-        """A velocity."""
-        return _ACTIONS
-
-    @property
-    def array_type(self) -> Literal["numpy", "torch"]:
-        """NumPy."""
-        return "numpy"
-
-    @property
-    def spec_id(self) -> str:
-        """The registered name."""
-        return "PointNavigation-v0"
-
-    @property
     def component(self) -> ComponentSpec:
         """How a recipe names these environments."""
         return ComponentSpec("env", self.spec_id, self._options)
-
-    @property
-    def max_episode_steps(self) -> int:
-        """The length of every episode."""
-        return 100
-
-    @property
-    def resume_grade(self) -> Literal["exact", "episode"]:
-        """Exact."""
-        return "exact"
 
     def num_tasks(self, split: TaskSplit) -> int | None:
         """Return how many goals there are; None without a limit."""

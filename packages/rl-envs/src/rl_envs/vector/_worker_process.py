@@ -101,7 +101,7 @@ class Worker:
         except OSError as error:
             self.is_asked = True
             if command is not None and command[0] == "close":
-                raise self._died() from error
+                raise how_it_died(self.rows, self.process) from error
             return  # whoever waits for the reply hears how it died
         self.is_asked = True
 
@@ -113,7 +113,7 @@ class Worker:
         try:
             reply = self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
-            raise self._died() from error
+            raise how_it_died(self.rows, self.process) from error
         self.is_asked = False
         if reply == _SILENT:
             return None
@@ -135,9 +135,6 @@ class Worker:
             self.process.kill()
         self.process.join()
         self.process.close()
-
-    def _died(self) -> EnvironmentFaultError:
-        return how_it_died(self.rows, self.process)
 
 
 def how_it_died(rows: range, process: multiprocessing.process.BaseProcess) -> EnvironmentFaultError:

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from rl_core.config import ComponentSpec, Count, NonNegativeInt, check_argument
+from rl_core.config import ComponentSpec, Count, NonNegativeInt, Positive, check_argument
 from rl_core.env import EnvStep, GoalFunctions
-from rl_core.errors import ConfigError, EnvironmentFaultError, RLError
+from rl_core.errors import EnvironmentFaultError, RLError
 from rl_core.seeding import resumed_seed
 from rl_core.stateful import StateReader
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
@@ -82,19 +82,12 @@ class ProcessVecEnv(BaseGymVecEnv):
         max_restarts: int = 0,
         component: ComponentSpec | None = None,
     ) -> None:
-        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-        if timeout_s is not None and not (is_number and 0.0 < timeout_s < math.inf):
-            raise ConfigError(
-                f"timeout_s={timeout_s!r}; expected a positive number of seconds, or None"
-            )
-        check_argument("max_restarts", max_restarts, NonNegativeInt)
-        self.timeout_s = timeout_s
-        self.restarts_left = max_restarts
+        self.timeout_s = check_argument("timeout_s", timeout_s, Positive | None)
+        self.restarts_left = check_argument("max_restarts", max_restarts, NonNegativeInt)
         self._functions = list(env_functions)
         self._workers: list[Worker] = []
-        check_argument("num_workers", num_workers, Count | None)
         count = len(self._functions)
-        workers = min(num_workers or count, count)
+        workers = min(check_argument("num_workers", num_workers, Count | None) or count, count)
         (spaces,), name, limit, self._can_save = self._scout(check)
         super().__init__(
             count,

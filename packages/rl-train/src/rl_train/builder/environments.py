@@ -110,7 +110,7 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
 
 def inspect_env(spec: ComponentSpec, given: AnyEnv | None = None) -> EnvSpec:
     """Read an environment's spaces by making one and closing it, unless it is built already."""
-    if spec.kwargs.get("vectorization") in ("auto", "async"):  # one is enough, and starts sooner
+    if "num_envs" in spec.kwargs:  # one is enough, and starts sooner
         spec = replace(spec, kwargs={**spec.kwargs, "num_envs": 1})
     envs = build_envs(spec, None, given)
     try:
@@ -132,10 +132,10 @@ def _vectorizer_options(env: AnyEnv, kwargs: Mapping[str, Json]) -> dict[str, ob
     """Check the options of whatever vectorizes, and add its defaults."""
     if isinstance(env, str) and kwargs.get("vectorization") != "envpool":
         find_spec(env)  # where a plug-in is missing, its options are unknown too
+    if "env" in kwargs:
+        raise ConfigError("env.env: unknown option; give another id or function as the environment")
     options = decode(options_of(plugins.load("env", VECTORIZER)), {**kwargs, "env": CUSTOM}, "env")
     assert is_dataclass(options)
     return {
-        field.name: getattr(options, field.name)
-        for field in fields(options)
-        if field.name not in ("env", "seed")
+        field.name: getattr(options, field.name) for field in fields(options) if field.name != "env"
     }

@@ -8,7 +8,9 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.config import (
     LENGTHS,
     ComponentSpec,
+    Count,
     Recipe,
+    check_argument,
     decode,
     field_types,
     options_of,
@@ -17,7 +19,7 @@ from rl_core.config import (
 from rl_core.errors import ConfigError, nearest
 from rl_core.other_names import other_names
 from rl_core.types import Json
-from rl_envs import AnyEnv, checked_num_envs, is_built
+from rl_envs import AnyEnv, is_built
 from rl_train.builder.components import PARTS, as_table, complete_component
 from rl_train.builder.environments import describe_env, env_component, inspect_env
 from rl_train.presets import read_preset
@@ -80,9 +82,8 @@ def compose(
     given.place("trainer", Trainer)
     resolved, tuned = read_preset(algorithm, env, preset)
     env_options = {**tuned.get("env", {}), **given.place("env", env_component(env))}
-    one = {} if is_built(env) else {"num_envs": 1}
     own = None if isinstance(env, str) else env
-    spec = inspect_env(describe_env(env, {**env_options, **one}), own)
+    spec = inspect_env(describe_env(env, env_options), own)
     defaults = algorithm_class.default_recipe(spec)
     components: dict[str, ComponentSpec] = {}
     recurrent: Mapping[str, Mapping[str, Json]] = {}
@@ -106,7 +107,7 @@ def compose(
     usual = {**defaults.algorithm, **recurrent.get("algorithm", {}), **tuned.get("algorithm", {})}
     env_spec = describe_env(env, env_options if is_built(env) else {**defaults.env, **env_options})
     if "num_envs" in env_spec.kwargs:
-        checked_num_envs(cast("int", env_spec["num_envs"]))
+        check_argument("num_envs", env_spec["num_envs"], Count)
     table = given.sections["algorithm"]
     return Recipe(
         env=env_spec,

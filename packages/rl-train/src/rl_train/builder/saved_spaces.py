@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ REWARD_OPTIONS: Mapping[str, Json] = {"training_reward_scale": 1.0, "training_re
 
 
 def changing_options(env: ComponentSpec, *, rewards: bool = True) -> dict[str, Json]:
-    """Return options by which an environment is not taken as it is.
+    """Return the options that change observations, actions or rewards.
 
     Args:
         env: environment of a recipe.
@@ -57,7 +56,7 @@ def saved_recipe(directory: str | Path) -> Recipe | None:
 def warn_of_other_env(directory: str | Path, env: ComponentSpec) -> None:
     """Warn when an earlier run, see `saved_recipe`, is on an environment that is not this one.
 
-    That is one of another name, or one whose observations or actions are changed otherwise.
+    Another name, or options that change observations or actions differently, make it another one.
     """
     recipe = saved_recipe(directory)
     if recipe is None or recipe.env.is_custom or env.is_custom:
@@ -97,7 +96,7 @@ def _in_words(env: ComponentSpec) -> str:
 
 
 def run_problem(recipe: Recipe, observation_space: Space, action_space: Space) -> str | None:
-    """Say why a run does not fit spaces, which it names by its environment; None if it does.
+    """Say why a run's environment has other spaces than these; None if it has the same.
 
     Also None where that environment is the user's own or cannot be made here, so that nobody
     knows its spaces.
@@ -123,8 +122,6 @@ def _made_env(env: ComponentSpec) -> EnvSpec | None:
 
     if env.is_custom:
         return None
-    if "num_envs" in env.kwargs:
-        env = replace(env, kwargs={**env.kwargs, "num_envs": 1})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is not stepped

@@ -66,7 +66,7 @@ class EpisodeTracker(StateFields):
         return episodes
 
     def cut(self, limit: int) -> list[Episode]:
-        """Return the running episodes that have so many steps, and count anew in their rows."""
+        """Return the running episodes that have reached a limit, and restart their counts."""
         if self._length.max() < limit:
             return []
         rows = np.flatnonzero(self._length >= limit)

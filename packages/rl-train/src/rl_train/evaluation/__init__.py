@@ -1,7 +1,7 @@
 """Evaluation of policies, and statistics of their returns."""
 
 from rl_train.evaluation.evaluation import EvaluationResult as EvaluationResult
-from rl_train.evaluation.evaluation import EvaluationStoppedError as EvaluationStoppedError
+from rl_train.evaluation.evaluation import StoppedError as StoppedError
 from rl_train.evaluation.evaluation import announce_evaluations as announce_evaluations
 from rl_train.evaluation.evaluation import check_spaces as check_spaces
 from rl_train.evaluation.evaluation import draws_actions as draws_actions

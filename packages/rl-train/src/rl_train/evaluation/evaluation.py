@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor, HasActor, distribution_class, evaluation_mode
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.config import Count, as_python, check_argument
+from rl_core.config import Count, check_argument
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_core.seeding import spawn_generators, spawn_seed
@@ -48,8 +48,8 @@ def announce_evaluations(trainer: LearnsInEnvironments) -> None:
     _TRAINERS.add(trainer)
 
 
-class EvaluationStoppedError(Exception):
-    """An evaluation was stopped by the caller; it changed nothing."""
+class StoppedError(Exception):
+    """Somebody asked to stop in the middle of an iteration or an evaluation."""
 
 
 _OF_STAGES = ("mean", "std", "iqm", "ci95", "success_rate", "returns")
@@ -154,16 +154,15 @@ def evaluate_policy(
         on_step: called after each step with the number of finished episodes, and of steps.
 
     Raises:
-        EvaluationStoppedError: when ``is_stopping`` returned True.
+        StoppedError: when ``is_stopping`` returned True.
         ConfigError: when there is no actor, a number of episodes or steps is not whole or below 1,
             or ``deterministic`` is False and the policy is deterministic (see `draws_actions`), or
             the algorithm evaluates in its own way and there are ``max_episode_steps``.
         SpaceError: when the actor was built for other spaces than the environments have.
         DataError: when an action mask forbids every action.
     """
-    num_episodes = as_python(num_episodes)
-    check_argument("num_episodes", num_episodes, Count)
-    check_argument("max_episode_steps", max_episode_steps, Count | None)
+    num_episodes = check_argument("num_episodes", num_episodes, Count)
+    max_episode_steps = check_argument("max_episode_steps", max_episode_steps, Count | None)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
         raise ConfigError(
@@ -189,7 +188,7 @@ def evaluate_policy(
 
     def before_step() -> None:
         if is_stopping is not None and is_stopping():
-            raise EvaluationStoppedError
+            raise StoppedError
 
     with ExitStack() as stack:
         count = None if is_built(env) else min(num_envs, num_episodes)
@@ -313,7 +312,7 @@ def _run(
             if quota[episode.env] > 0 and not waits[episode.env]:
                 quota[episode.env] -= 1
                 episodes[episode.env].append(episode)
-                num_cut += episode in cut
+                num_cut += int(episode in cut)
         if cut and not reports_success:
             reports_success = "is_success" in outcome.info
         num_steps += envs.num_envs

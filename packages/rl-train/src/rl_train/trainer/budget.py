@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rl_core.config import LENGTHS, Count, as_python, check_argument
+from rl_core.config import LENGTHS, Count, check_argument
 from rl_core.errors import ConfigError
 from rl_core.types import Json
 
@@ -38,15 +38,14 @@ class Budget:
             ConfigError: unless exactly one is given, and it is a whole number of at least 1.
         """
         counts = {"steps": steps, "episodes": episodes, "updates": updates}
-        given = {unit: as_python(count) for unit, count in counts.items() if count is not None}
+        given = {unit: count for unit, count in counts.items() if count is not None}
         if len(given) != 1:
             raise ConfigError(
                 "give exactly one of total_steps, total_episodes and total_updates, got "
                 f"{', '.join(f'total_{unit}' for unit in given) or 'none'}"
             )
         ((unit, target),) = given.items()
-        check_argument(f"total_{unit}", target, Count)
-        return cls(unit, target)
+        return cls(unit, check_argument(f"total_{unit}", target, Count))
 
     @property
     def arguments(self) -> dict[str, int]:

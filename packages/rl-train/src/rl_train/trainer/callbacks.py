@@ -116,7 +116,7 @@ class Callback:
 
 
 def callback_states(callbacks: Sequence[Callback]) -> StateDict:
-    """Return what each callback that keeps something has to know, by its name."""
+    """Return the states of all callbacks that have one, by name."""
     states = {name: callback.state_dict() for name, callback in _named(callbacks)}
     return {name: state for name, state in states.items() if state}
 

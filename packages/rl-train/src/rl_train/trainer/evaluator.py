@@ -52,7 +52,7 @@ class Evaluator:
                 "of the environment or a function that builds one"
             )
         if test_envs is not None and is_built(test_envs):
-            self._check(test_envs)
+            self._check(as_vec_env(test_envs, testing=True))
 
     @property
     def has_envs(self) -> bool:
@@ -69,7 +69,7 @@ class Evaluator:
         """Evaluate the current policy; see `evaluate_policy`.
 
         Raises:
-            EvaluationStoppedError: when ``is_stopping`` returned True.
+            StoppedError: when ``is_stopping`` returned True.
             ConfigError: when there are no test environments, or those that were made are those
                 learned in.
         """
@@ -111,27 +111,25 @@ class Evaluator:
         if given is None:
             raise ConfigError("give the Trainer test_envs to evaluate on")
         if self._open is None:
-            if is_built(given) or not callable(given):
-                self._open = self._check(given)
-                return self._open
-            envs = given()
+            made = given if is_built(given) or not callable(given) else given()
+            envs = as_vec_env(made, testing=True)
             try:
-                self._open = self._check(envs)
+                self._check(envs)
             except BaseException:
-                envs.close()
+                if not is_built(given):
+                    envs.close()
                 raise
+            self._open = envs
         return self._open
 
-    def _check(self, test_envs: AnyEnv) -> VecEnv:
-        """Check that a policy can be evaluated there, and return them as a `VecEnv`."""
+    def _check(self, test_envs: VecEnv) -> None:
+        """Check that a policy can be evaluated there."""
         if share_environments(test_envs, self._envs):
             raise ConfigError(
                 "test_envs are, or wrap, the environments that are learned in, whose episodes an "
                 "evaluation would break off; make others for it"
             )
-        checked = as_vec_env(test_envs, testing=True)
-        check_spaces(self._algorithm.actor, checked, "test environments")
-        return checked
+        check_spaces(self._algorithm.actor, test_envs, "test environments")
 
 
 def share_environments(some: AnyEnv, others: AnyEnv) -> bool:

@@ -13,7 +13,7 @@ from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
 from rl_train.collecting.episodes import Episode
-from rl_train.evaluation import EvaluationResult, EvaluationStoppedError, evaluation_metrics
+from rl_train.evaluation import EvaluationResult, StoppedError, evaluation_metrics
 from rl_train.trainer.budget import Budget, CheckpointInterval, Interval
 from rl_train.trainer.callbacks import Callback, overriding
 from rl_train.trainer.setup import rows_per_update
@@ -61,10 +61,6 @@ class TrainingResult:
             "final_evaluation": None if evaluation is None else evaluation.as_dict(),
             "stopped": self.stopped,
         }
-
-
-class _StoppedError(Exception):
-    """Somebody asked to stop; the iteration goes on in the next session."""
 
 
 class Loop:
@@ -163,7 +159,7 @@ class Loop:
             self._warm_up()
             while not (self._is_over or self.is_stopping()):
                 self._iterate()
-        except _StoppedError:
+        except StoppedError:
             return
         except (NonFiniteError, EnvironmentFaultError, DataError) as error:
             raise type(error)(f"{error}; {self._save_after(error)}".removesuffix("; ")) from error
@@ -172,7 +168,7 @@ class Loop:
         """Collect, update, evaluate, log and save a checkpoint, in this order.
 
         Raises:
-            _StoppedError: when somebody asks to stop before the update or evaluation is over.
+            StoppedError: when somebody asks to stop before the update or evaluation is over.
         """
         trainer, iteration = self._trainer, self._state.iteration
         self._wait_for_compiler()
@@ -203,7 +199,7 @@ class Loop:
         """Wait for the graphs that the previous iteration asked for."""
         self._algorithm.compiled.wait()
         if self._is_stopping:
-            raise _StoppedError
+            raise StoppedError
 
     def _collect(self) -> None:
         """Collect what the iteration still lacks; the collector inserts it into the storage."""
@@ -214,7 +210,7 @@ class Loop:
             part.set_progress(progress)
         while (lacks := self._update_every - self._collected()) > 0:
             if self._is_stopping:
-                raise _StoppedError
+                raise StoppedError
             if not self._algorithm.collects:  # it learns offline: count steps without acting
                 trainer.collector.total_steps += lacks
                 iteration.transitions += lacks
@@ -276,20 +272,18 @@ class Loop:
         """Evaluate on the test environments.
 
         Raises:
-            _StoppedError: when somebody asks to stop before it is over.
+            StoppedError: when somebody asks to stop before it is over.
         """
 
         def count(finished: int, steps: int) -> None:
             self._activity = f"evaluating, {finished} of {episodes} episodes, {steps:,} steps"
 
         if self._is_stopping:
-            raise _StoppedError
+            raise StoppedError
         count(0, 0)
         try:
             seed = spawn_seed(self._state.seed, "test")
             return self._evaluator.evaluate(episodes, seed, self.is_stopping, count)
-        except EvaluationStoppedError as error:
-            raise _StoppedError from error
         finally:
             self._activity = "collecting"
 
@@ -383,7 +377,7 @@ class Loop:
         evaluation = None
         if self._evaluator.has_envs:
             config = trainer.config
-            with suppress(_StoppedError):
+            with suppress(StoppedError):
                 evaluation = self._evaluate(config.final_test_episodes or config.num_test_episodes)
         session_steps = trainer.total_steps - self._started_steps
         return TrainingResult(

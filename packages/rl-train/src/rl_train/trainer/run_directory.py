@@ -225,17 +225,6 @@ class RunDirectory:
         save_faulty_step(path, step, total_steps, message, recipe)
         return path
 
-    def latest(self) -> Checkpoint:
-        """Read the newest readable checkpoint; see `latest_checkpoint`.
-
-        Raises:
-            CheckpointError: when there is none.
-        """
-        checkpoint = latest_checkpoint(self._checkpoints)
-        if checkpoint is None:
-            raise CheckpointError(f"{self._checkpoints} holds no checkpoint to resume from")
-        return checkpoint
-
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Continue in this directory after resuming from a checkpoint, if that is one of its own.
 
@@ -290,7 +279,10 @@ class RunDirectory:
         self._is_ours = True
 
     def _not_writable(self, error: OSError) -> ConfigError:
-        return ConfigError(f"run directory {self.path} is not writable: {error}")
+        return ConfigError(
+            f"run directory {self.path} is not writable: {error.strerror or error}; choose another "
+            "directory"
+        )
 
     def _check_ours(self) -> None:
         if self._is_ours:

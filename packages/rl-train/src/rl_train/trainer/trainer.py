@@ -10,7 +10,7 @@ from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import LENGTHS, Recipe, check_argument
 from rl_core.errors import ConfigError
 from rl_core.logger import Logger
-from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.seeding import checked_seed, spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
@@ -18,7 +18,7 @@ from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.components import as_table
 from rl_train.builder.description import changed_option, describe
 from rl_train.builder.saved_actors import recipe_of
-from rl_train.checkpoint import Checkpoint, ResumeGrade
+from rl_train.checkpoint import Checkpoint, ResumeGrade, read_run
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult, announce_evaluations
@@ -77,7 +77,7 @@ class Trainer:
         evaluator: evaluates on the test environments.
         run_dir: where logs, checkpoints and the summary go, as it was given.
         directory: what the run leaves on disk; None without a ``run_dir``.
-        num_sessions: calls of `train` so far.
+        num_sessions: how many sessions of training have begun.
 
     Raises:
         ConfigError: when parts or options contradict each other.
@@ -109,7 +109,7 @@ class Trainer:
         self.config = config = replace(config, callbacks=names)
         self._logger_specs = named_specs("logger", config.loggers)
         self.callbacks = (*build_callbacks(config.callbacks), *own_callbacks)
-        self.state = RunState(secrets.randbits(31) if seed is None else seed)
+        self.state = RunState(secrets.randbits(31) if seed is None else checked_seed(seed))
         self.num_sessions = 0
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.directory = None if run_dir is None else RunDirectory(Path(run_dir).absolute())
@@ -243,7 +243,7 @@ class Trainer:
 
     def _open_loggers(self) -> list[Logger]:
         """Open the run directory and the registered loggers; then write the recipe."""
-        logged = self.total_steps - self.state.iteration.has_learned  # its line is still to come
+        logged = self.total_steps - int(self.state.iteration.has_learned)  # its line is to come
         if self.directory is None:
             return open_loggers(self._logger_specs, None, logged)
         record = self.directory.open(logged)
@@ -324,7 +324,7 @@ class Trainer:
         """
         if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
-        checkpoint = self.directory.latest()
+        checkpoint = read_run(self.directory.path)
         began = recipe_of(checkpoint)
         if changed := changed_option(began, self.recipe, ("actor", "algorithm", "storage")):
             name, before, now = changed

@@ -18,7 +18,7 @@ from rl_core.errors import ConfigError, EnvironmentFaultError, MissingExtraError
 from rl_core.types import Array
 from rl_envs import GymVecEnv, as_vec_env, find_spec, make_vec
 from rl_envs.atari import prepare_atari
-from rl_envs.presets import PRESETS, preset_of_id
+from rl_envs.families import FAMILIES, family_of_id
 from rl_testing.envs import VecEnvSuite
 
 
@@ -41,26 +41,26 @@ from rl_testing.envs import VecEnvSuite
 def test_an_id_tells_its_family_before_it_is_registered(
     env_id: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    preset = preset_of_id(env_id)
-    assert preset is not None
-    assert preset.name == family
+    found = family_of_id(env_id)
+    assert found is not None
+    assert found.name == family
     for known in [one for one in gymnasium.registry if one.startswith(env_id)]:
         monkeypatch.delitem(gymnasium.registry, known)
-    monkeypatch.setattr("rl_envs.presets.find_module", lambda name: None)
-    expected = rf'{env_id} needs {family}, .*pip install "packages/rl-envs\[{preset.extra}\]"'
+    monkeypatch.setattr("rl_envs.families.find_module", lambda name: None)
+    expected = rf'{env_id} needs {family}, .*pip install "packages/rl-envs\[{found.extra}\]"'
     with pytest.raises(MissingExtraError, match=expected):
         make_vec(env_id)
 
 
 def test_ids_of_gymnasium_belong_to_no_other_family() -> None:
-    assert preset_of_id("CartPole-v1") is None
-    assert len({preset.name for preset in PRESETS}) == len(PRESETS)
+    assert family_of_id("CartPole-v1") is None
+    assert len({one.name for one in FAMILIES}) == len(FAMILIES)
 
 
 def test_every_extra_that_is_named_is_there() -> None:
     project = Path(__file__).parents[2] / "packages" / "rl-envs" / "pyproject.toml"
     extras = tomllib.loads(project.read_text("utf-8"))["project"]["optional-dependencies"]
-    assert {preset.extra for preset in PRESETS} - {None} | {"envpool"} == set(extras)
+    assert {one.extra for one in FAMILIES} - {None} | {"envpool"} == set(extras)
 
 
 @pytest.mark.parametrize("env_id", ["RoboschoolAnt-v1", "RoboschoolWalker2d-v1"])
@@ -122,7 +122,7 @@ def test_versions_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(gymnasium.registry, "FetchArm-v0", spec)
     monkeypatch.setattr("gymnasium.envs.registration.load_env_creator", lambda name: Arm)
     versions = {"gymnasium-robotics": "1.4.2", "mujoco": "3.17.0"}
-    monkeypatch.setattr("rl_envs.presets.version", versions.__getitem__)
+    monkeypatch.setattr("rl_envs.families.version", versions.__getitem__)
     with pytest.raises(
         EnvironmentFaultError,
         match=r"AssertionError: raised in .*; gymnasium-robotics 1.4.2 does not work with mujoco "

@@ -16,7 +16,7 @@ from rl_envs.atari import prepare_atari
 
 
 @dataclass(frozen=True)
-class Preset:
+class EnvFamily:
     """One family of environments.
 
     Attributes:
@@ -24,8 +24,8 @@ class Preset:
         extra: of ``rl-envs``, which installs it; None if Gymnasium brings it.
         module: what has to be importable.
         registers: the module whose import registers the ids; None if Gymnasium does.
-        ids: matches the ids, with or without a version.
         entry_point: prefix, or prefixes, of the entry points of the registered ids.
+        ids: matches ids that are not registered yet, with or without a version; none by default.
         kwargs: default arguments of the environments.
         native_kwargs: default arguments of their vectorized form, by whether it is for testing.
         prepare: wraps a training or a testing environment; the second argument says whether it is
@@ -37,8 +37,8 @@ class Preset:
     name: str
     extra: str | None
     module: str
-    ids: str
     entry_point: str | tuple[str, ...]
+    ids: str = r"(?!)"
     registers: str | None = None
     kwargs: Mapping[str, object] = field(default_factory=dict)
     native_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
@@ -106,22 +106,21 @@ class Conflict:
         )
 
 
-PRESETS = (
-    Preset("classic control", None, "gymnasium", r"(?!)", "gymnasium.envs.classic_control"),
-    Preset("Box2D", "box2d", "Box2D", r"(?!)", "gymnasium.envs.box2d"),
-    Preset(
+FAMILIES = (
+    EnvFamily("classic control", None, "gymnasium", "gymnasium.envs.classic_control"),
+    EnvFamily("Box2D", "box2d", "Box2D", "gymnasium.envs.box2d"),
+    EnvFamily(
         "MuJoCo",
         "mujoco",
         "mujoco",
-        r"(?!)",
         ("gymnasium.envs.mujoco", "rl_envs.tasks.locomotion"),
     ),
-    Preset(
+    EnvFamily(
         "Atari",
         "atari",
         "ale_py",
-        r"ALE/|\w+NoFrameskip(-v|$)",
         "ale_py.env",
+        r"ALE/|\w+NoFrameskip(-v|$)",
         registers="ale_py",
         kwargs={"frameskip": 1},
         native_kwargs={
@@ -134,40 +133,40 @@ PRESETS = (
             "max_episode_steps": "it would count frames; give max_num_frames_per_episode instead",
         },
     ),
-    Preset(
+    EnvFamily(
         "PyBullet",
         "bullet",
         "pybullet_envs_gymnasium",
-        r"\w+BulletEnv(-v|$)",
         "pybullet_envs_gymnasium",
+        r"\w+BulletEnv(-v|$)",
         registers="pybullet_envs_gymnasium",
     ),
-    Preset(
+    EnvFamily(
         "Gymnasium-Robotics",
         "robotics",
         "gymnasium_robotics",
-        "Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen",
         "gymnasium_robotics",
+        "Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen",
         registers="gymnasium_robotics",
         conflicts=(Conflict("gymnasium-robotics", "mujoco", (3, 7), "'mujoco>=3.3,<3.7'"),),
     ),
-    Preset(
-        "MiniGrid", "minigrid", "minigrid", "MiniGrid-|BabyAI-", "minigrid", registers="minigrid"
+    EnvFamily(
+        "MiniGrid", "minigrid", "minigrid", "minigrid", "MiniGrid-|BabyAI-", registers="minigrid"
     ),
-    Preset(
+    EnvFamily(
         "Meta-World",
         "metaworld",
         "metaworld",
-        "MetaWorldML1(-v|$)",
         "rl_envs.tasks.meta_world",
+        "MetaWorldML1(-v|$)",
         registers="rl_envs.tasks.meta_world",
     ),
-    Preset(
+    EnvFamily(
         "dm_control",
         "dm-control",
         "dm_control",
-        "dm_control/",
         "shimmy",
+        "dm_control/",
         registers="shimmy",
     ),
 )
@@ -195,25 +194,25 @@ REPLACED_IDS = {
 """By name without version: ids of packages that are no longer maintained, and their successors."""
 
 
-def preset_of_id(env_id: str) -> Preset | None:
+def family_of_id(env_id: str) -> EnvFamily | None:
     """Return the family of an id that need not be registered yet."""
-    return next((one for one in PRESETS if re.match(one.ids, env_id)), None)
+    return next((one for one in FAMILIES if re.match(one.ids, env_id)), None)
 
 
-def preset_of_spec(spec: EnvSpec | None) -> Preset | None:
+def family_of_spec(spec: EnvSpec | None) -> EnvFamily | None:
     """Return the family of a registered environment."""
     entry_point = str(spec.entry_point) if spec is not None else ""
-    return next((one for one in PRESETS if entry_point.startswith(one.entry_point)), None)
+    return next((one for one in FAMILIES if entry_point.startswith(one.entry_point)), None)
 
 
-def register_installed() -> Iterator[Preset]:
+def register_installed() -> Iterator[EnvFamily]:
     """Import what registers ids and is installed, one family after the other."""
-    for preset in PRESETS:
-        module = preset.registers
-        if module is None or module in sys.modules or find_module(preset.module) is None:
+    for family in FAMILIES:
+        module = family.registers
+        if module is None or module in sys.modules or find_module(family.module) is None:
             continue
         try:
-            preset.require(preset.name)
+            family.require(family.name)
         except MissingExtraError:
             continue
-        yield preset
+        yield family
