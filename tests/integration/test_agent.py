@@ -2,6 +2,7 @@
 
 import copy
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from rl_algos_offpolicy import DQN, SAC, OffPolicyActor, OffPolicyActorConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_command.main import main
 from rl_command.train_arguments import read_train_request
+from rl_core.actor import Actor
 from rl_core.config import ComponentSpec, Linear
 from rl_core.errors import (
     CheckpointError,
@@ -402,6 +404,24 @@ def test_predict_takes_nested_observations_as_environments_and_as_vectors_return
     ):
         with pytest.raises(DataError, match=f"not equally many: {sizes}"):
             agent.predict({**flat, "0": first})
+
+
+def test_agents_of_one_seed_are_equal_in_whatever_thread_they_are_made() -> None:
+    def add() -> None:
+        made.append(rl_train.make("ppo", "CartPole-v1", seed=1, hidden_sizes=[64]).actor)
+
+    made: list[Actor] = []
+    before = torch.initial_seed()
+    for _ in range(3):
+        threads = [threading.Thread(target=add) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    first, *others = (torch.nn.utils.parameters_to_vector(one.parameters()) for one in made)
+    assert len(others) == 8
+    assert all(torch.equal(first, other) for other in others)
+    assert torch.initial_seed() == before
 
 
 def test_predict_refuses_another_shape() -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from rl_algos_offpolicy import TD3, OffPolicyActor, OffPolicyActorConfig, TD3Con
 from rl_algos_onpolicy import PPO, OnPolicyActor, OnPolicyActorConfig, PPOConfig
 from rl_core.compile import has_cpp_compiler
 from rl_core.compile.compiler import InProcess
-from rl_core.compile.library import Compilation, is_supported
+from rl_core.compile.library import Compilation, CompileError, is_supported
 from rl_core.env import EnvStep
+from rl_core.errors import ConfigError
 from rl_core.types import ArrayLike
 from rl_storages import ReplayBuffer, RolloutStorage
 from rl_testing.scripted import WalkVecEnv
@@ -109,6 +111,49 @@ def test_a_stop_while_waiting_for_the_compiler_leaves_no_trace(
     resumed = _trainer("ppo", tmp_path)
     resumed.resume()
     resumed.train(total_updates=5)
+    check_same_state(resumed.state_dict(), whole.state_dict())
+
+
+def test_a_run_is_not_saved_while_it_waits_for_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Save(Callback):
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            if activity == "compiling":
+                with pytest.raises(ConfigError, match="while it waits for the compiler"):
+                    trainer.save_checkpoint()
+                refused.append(trainer.updates)
+
+    def finish_later(self: object, seconds: float | None) -> object:
+        calls.append(seconds)
+        return None if len(calls) == 1 else finish(self, None)
+
+    refused: list[int] = []
+    calls: list[float | None] = []
+    finish: Callable[..., object] = BACKEND.finish
+    monkeypatch.setattr(BACKEND, "finish", finish_later)
+    _trainer("ppo", tmp_path, Save()).train(total_updates=2)
+    assert refused == [1]
+
+
+def test_what_came_before_a_failure_of_the_compiler_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, seconds: float | None = None) -> None:
+        raise CompileError("it was killed")
+
+    trainer = _trainer("ppo", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(BACKEND, "finish", fail)
+        with pytest.raises(
+            ConfigError, match=r"it was killed.*; the state before it is in .*step-"
+        ):
+            trainer.train(total_updates=3)
+    whole = _trainer("ppo")
+    whole.train(total_updates=3)
+    resumed = _trainer("ppo", tmp_path)
+    resumed.resume()
+    resumed.train(total_updates=3)
     check_same_state(resumed.state_dict(), whole.state_dict())
 
 

@@ -635,6 +635,22 @@ def test_waiting_ends_when_the_run_is_to_stop(monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_compiler
+def test_what_fails_beside_the_compiler_is_no_failure_of_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing() -> bool:
+        raise ValueError("a callback's own")
+
+    monkeypatch.setattr(BACKEND, "finish", lambda self, seconds: None)
+    compiled = _compiled(lambda _, x: {"y": x * 0.65625})
+    compiled.waits, compiled.is_stopping = False, failing
+    assert compiled(None, torch.ones(2)) is None
+    compiled.adopt()
+    with pytest.raises(ValueError, match="a callback's own"):
+        compiled.wait()
+
+
+@needs_compiler
 def test_a_call_waits_to_the_end_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run uncompiled, it would differ by rounding from that of a run that was not stopped."""
     finish: Callable[..., object] = BACKEND.finish

@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -1926,6 +1926,77 @@ def test_a_log_line_may_end_the_run() -> None:
     result = trainer.train(total_updates=5)
     assert (result.total_updates, result.stopped) == (3, False)
     assert result.evaluation is not None
+
+
+@pytest.mark.parametrize("at", [None, "evaluating", "the end"])
+def test_a_run_that_a_callback_ended_stays_ended(at: str | None, tmp_path: Path) -> None:
+    """Also if it is stopped in the evaluation that follows, or killed in the final one."""
+
+    class EndAtThird(Callback):
+        def on_update_end(self, trainer: Trainer) -> bool:
+            return trainer.updates == 3
+
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            if trainer is not first or trainer.updates < 3 or not activity.startswith("evaluating"):
+                return
+            if at == "evaluating":
+                trainer.stop()
+            elif at == "the end" and not trainer.state.iteration.start:
+                raise KeyboardInterrupt
+
+    def new(run_dir: Path | None) -> Trainer:
+        return _trainer(
+            run_dir,
+            envs=WalkVecEnv(NUM_ENVS),
+            config=TrainerConfig(log_every=1, test_every=1, num_test_episodes=2),
+            test_envs=WalkVecEnv(NUM_ENVS),
+            callbacks=(EndAtThird(),),
+        )
+
+    first, whole, resumed = new(tmp_path), new(None), new(tmp_path)
+    assert whole.train(total_updates=9).total_updates == 3
+    with suppress(KeyboardInterrupt):
+        assert first.train(total_updates=9).stopped == (at == "evaluating")
+    resumed.resume()
+    assert resumed.train(total_updates=9).total_updates == 3
+    check_same_state(resumed.state_dict(), whole.state_dict())
+    steps = [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")]
+    assert steps == [ROWS, 2 * ROWS, 3 * ROWS]
+    assert resumed.train(total_updates=5).total_updates == 5
+
+
+def test_a_line_that_follows_a_checkpoint_is_written_once(tmp_path: Path) -> None:
+    class Killing(Callback):
+        def on_update_start(self, trainer: Trainer) -> None:
+            if trainer.updates == 1:
+                trainer.save_checkpoint()
+
+        def on_log(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+            if trainer.updates == 2:
+                raise KeyboardInterrupt
+
+    config = TrainerConfig(log_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        _trainer(tmp_path, envs=WalkVecEnv(NUM_ENVS), config=config, callbacks=(Killing(),)).train(
+            total_updates=4
+        )
+    resumed = _trainer(tmp_path, envs=WalkVecEnv(NUM_ENVS), config=config)
+    assert resumed.resume().step == 2 * ROWS
+    resumed.train(total_updates=4)
+    steps = [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")]
+    assert steps == [ROWS, 2 * ROWS, 3 * ROWS, 4 * ROWS]
+
+
+def test_a_run_directory_that_is_moved_meanwhile_is_not_begun_anew(tmp_path: Path) -> None:
+    class Moving(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            if trainer.updates == 2:
+                (tmp_path / "run").rename(tmp_path / "elsewhere")
+
+    trainer = _trainer(tmp_path / "run", callbacks=(Moving(),))
+    with pytest.raises(CheckpointError, match="was moved or removed while the run wrote into it"):
+        trainer.train(total_updates=3)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_evaluations_in_a_run_are_cut_where_episodes_do_not_end(

@@ -176,7 +176,7 @@ def _is_finished(run: Path, budget: Budget) -> bool:
     summary = _summary(run)
     if not summary:  # it was killed, perhaps in its last evaluation
         newest = latest_checkpoint(run / CHECKPOINTS)
-        return newest is not None and _reached(newest, budget.unit) >= budget.target
+        return newest is not None and _is_over(newest, budget)
     if summary.get("stopped"):
         return False
     lengths = lengths_of(dict(load_recipe(run / RECIPE).resolved))
@@ -191,14 +191,16 @@ def _is_finished(run: Path, budget: Budget) -> bool:
     )
 
 
-def _reached(checkpoint: Checkpoint, unit: str) -> int:
-    """Return how many ``steps``, ``episodes`` or ``updates`` a run had at a checkpoint."""
+def _is_over(checkpoint: Checkpoint, budget: Budget) -> bool:
+    """Return whether a run had nothing left to train at a checkpoint."""
     part, count = {
         "steps": ("collector", "total_steps"),
         "episodes": ("collector", "total_episodes"),
         "updates": ("run", "updates"),
-    }[unit]
-    return StateReader(checkpoint.state, str(checkpoint.path)).reader(part).count(count)
+    }[budget.unit]
+    saved = StateReader(checkpoint.state, str(checkpoint.path))
+    was_ended = saved.reader("run").tree("ended") == budget.arguments
+    return was_ended or saved.reader(part).count(count) >= budget.target
 
 
 def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:

@@ -126,14 +126,15 @@ def _progress(mode: ProgressMode, title: str) -> list[Callback]:
 def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
     with held_warnings():
         trainer.resume()
-    reached = budget.reached_before(trainer)
-    if reached >= budget.target:
+    if budget.is_over(trainer):
+        reached = budget.reached_before(trainer)
+        how = "already" if reached >= budget.target else "and was ended by a callback"
         assert trainer.run_dir is not None
         advice = [f"to continue: {_longer(trainer, budget, imports)}"]
         if not (trainer.run_dir / "summary.json").exists():  # it was killed while it was evaluated
             advice.insert(0, _missing_evaluation(trainer.run_dir, imports))
         raise UsageError(
-            f"the run has {reached:,} of {budget.target:,} {budget.unit} already; "
+            f"the run has {reached:,} of {budget.target:,} {budget.unit} {how}; "
             + "; ".join(advice)
         )
 
@@ -158,9 +159,9 @@ def _run(trainer: Trainer, budget: Budget, title: str, imports: Sequence[str]) -
         result = trainer.train(**budget.arguments, progress=False)
     if interruption.number is not None:
         advice = (
-            f"to continue: {command_on('resume', run_dir, imports)}"
-            if budget.reached_before(trainer) < budget.target
-            else _missing_evaluation(run_dir, imports)
+            _missing_evaluation(run_dir, imports)
+            if budget.is_over(trainer)
+            else f"to continue: {command_on('resume', run_dir, imports)}"
         )
         print(
             f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "

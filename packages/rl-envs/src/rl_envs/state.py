@@ -246,6 +246,8 @@ class _Decoder:
             return [self._decode(item) for item in saved]
         if not isinstance(saved, Mapping):
             return saved
+        if not saved:
+            raise ValueError("an entry is empty")
         kind, value = next(iter(saved.items()))
         match kind:
             case "float":

@@ -202,16 +202,14 @@ class CompiledFunction:
 
     def _finish(self, graph: _Graph, may_stop: bool = False) -> bool:
         """Wait for a graph, and say whether it is there."""
-        if graph.run is not None:
-            return True
-        try:
-            while graph.run is None:
+        while graph.run is None:
+            try:
                 graph.run = graph.compilation.finish(_POLL_SECONDS)
-                if graph.run is None and self.is_stopping() and may_stop:
-                    return False
-        except Exception as error:
-            self._fail(error)
-            return False
+            except Exception as error:
+                self._fail(error)
+                return False
+            if graph.run is None and self.is_stopping() and may_stop:
+                return False
         return True
 
     def _check(

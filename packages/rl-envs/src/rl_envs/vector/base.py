@@ -181,7 +181,7 @@ class BaseGymVecEnv(VecEnv):
         seed, steps = state.get("seed"), state.get("steps")
         if not isinstance(steps, int) or not isinstance(seed, int | None):
             raise CheckpointError(
-                f"the state of {self._name} is {dict(state)}; expected the numbers seed and steps"
+                f"the state of {self._name} holds {sorted(state)}, and no numbers seed and steps"
             )
         self._seed, self._steps = seed, steps
         self._next_seed = seed if seed is None or steps == 0 else resumed_seed(seed, steps)

@@ -1,6 +1,7 @@
 """Actors of other runs, rebuilt from their recipes and checkpoints."""
 
 from pathlib import Path
+from threading import RLock
 from typing import cast
 
 import torch
@@ -38,6 +39,10 @@ def new_actor(
     return cast("Actor", construct_component("actor", spec, context)).to(device)
 
 
+GLOBAL_GENERATOR = RLock()
+"""Held while torch's global generator is seeded, which all threads share."""
+
+
 def build_actor(
     spec: ComponentSpec, observation_space: Space, action_space: Space, device: torch.device
 ) -> Actor:
@@ -53,7 +58,7 @@ def build_actor(
         raise ConfigError(
             "the run's actor was built from Python objects, which a recipe cannot name"
         )
-    with torch.random.fork_rng(devices=[]):
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         return new_actor(spec, observation_space, action_space, device)
 
 

@@ -69,6 +69,12 @@ class Budget:
         """
         return trainer.state.iteration.start.get(self.unit, self.reached(trainer))
 
+    def is_over(self, trainer: "Trainer") -> bool:
+        """Return whether a run has nothing left to train, not even the rest of an iteration."""
+        state = trainer.state
+        was_ended = state.ended == self.arguments and not state.iteration.start
+        return was_ended or self.reached_before(trainer) >= self.target
+
     def default_log_every(self, update_every: int) -> int:
         """Aim at 200 lines in a run of so many steps, but at most one per update.
 

@@ -108,7 +108,8 @@ class Callback:
         """Very often: before each environment step, and while the run waits for the compiler.
 
         The activity says in words what the run is doing: ``collecting``, ``compiling``, or
-        ``evaluating`` and how many episodes have finished, in how many steps.
+        ``evaluating`` and how many episodes have finished, in how many steps. While it is
+        ``compiling``, a run cannot be saved.
         """
 
     def on_training_end(self, trainer: "Trainer") -> None:

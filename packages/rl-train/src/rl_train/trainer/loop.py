@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
-from rl_core.errors import DataError, EnvironmentFaultError, NonFiniteError, RLError
+from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, NonFiniteError, RLError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
 from rl_core.types import Json
@@ -72,8 +72,6 @@ class Loop:
         callbacks: called by the loop.
         loggers: closed when the session ends, like the trainer's evaluator.
 
-    Attributes:
-        is_updating: the algorithm learns, which cannot go on from a checkpoint.
     """
 
     def __init__(
@@ -106,8 +104,9 @@ class Loop:
         self._started_steps = trainer.total_steps
         self._started_at = time.perf_counter()
         self._is_stopping = False
-        self.is_updating = False
-        self._is_over = budget.reached_before(trainer) >= budget.target
+        self._is_updating = False
+        if self._state.ended != budget.arguments:  # by another total
+            self._state.ended = {}
 
     def stop(self) -> None:
         """End as soon as the run can go on from there."""
@@ -117,6 +116,11 @@ class Loop:
         """Tell callbacks that the run is alive, and return whether somebody asked to stop."""
         self._call("on_tick", self._activity)
         return self._is_stopping
+
+    @property
+    def can_save(self) -> bool:
+        """Whether a run can go on from here: not within an update, or a step that is compiled."""
+        return not self._is_updating and self._activity != "compiling"
 
     def _is_stopping_while_compiling(self) -> bool:
         """Do the same while a call waits for the compiler, at any point of an iteration."""
@@ -157,12 +161,12 @@ class Loop:
         """Repeat the iteration; if it fails, save what was reached before."""
         try:
             self._warm_up()
-            while not (self._is_over or self.is_stopping()):
+            while not (self._budget.is_over(self._trainer) or self.is_stopping()):
                 self._iterate()
         except StoppedError:
             return
         except (NonFiniteError, EnvironmentFaultError, DataError) as error:
-            raise type(error)(f"{error}; {self._save_after(error)}".removesuffix("; ")) from error
+            raise self._after_saving(error) from error
 
     def _iterate(self) -> None:
         """Collect, update, evaluate, log and save a checkpoint, in this order.
@@ -178,9 +182,9 @@ class Loop:
             self._update()
         self._algorithm.compiled.adopt()  # the next iteration waits for graphs met in this one
         result = self._evaluate_if_due()
-        self._is_over = self._is_over or self._budget.reached(trainer) >= self._budget.target
+        is_last = bool(self._state.ended) or self._budget.reached(trainer) >= self._budget.target
         metrics: dict[str, float] = {}
-        if result or self._is_over or self._log_interval.is_due(trainer.total_steps):
+        if result or is_last or self._log_interval.is_due(trainer.total_steps):
             metrics = {**self._training_metrics(), **(evaluation_metrics(result) if result else {})}
         # Callbacks may save a checkpoint when they see the metrics; its iteration must be over.
         iteration.end(left_over=max(0, iteration.transitions - self._update_every))
@@ -197,7 +201,10 @@ class Loop:
 
     def _wait_for_compiler(self) -> None:
         """Wait for the graphs that the previous iteration asked for."""
-        self._algorithm.compiled.wait()
+        try:
+            self._algorithm.compiled.wait()
+        except ConfigError as error:
+            raise self._after_saving(error) from error
         if self._is_stopping:
             raise StoppedError
 
@@ -243,13 +250,13 @@ class Loop:
         if is_skipped:
             self._storage.after_update()  # a rollout that is not learned from makes room
         else:
-            self.is_updating = True
+            self._is_updating = True
             state.means.add(self._algorithm.update(self._storage))
-            self.is_updating = False
+            self._is_updating = False
             state.updates += 1
         state.iteration.has_learned = True
-        if not is_skipped:
-            self._is_over = self._call("on_update_end")
+        if not is_skipped and self._call("on_update_end"):
+            state.ended = self._budget.arguments
 
     def _evaluate_if_due(self) -> EvaluationResult | None:
         """Evaluate and keep the best weights; None if it is not due."""
@@ -311,7 +318,8 @@ class Loop:
                 partial(method, self._trainer, result) for method in self._methods["on_evaluation"]
             ]
         calls += [partial(method, self._trainer, metrics) for method in self._methods["on_log"]]
-        self._is_over = self._call_all(calls) or self._is_over
+        if self._call_all(calls):
+            self._state.ended = self._budget.arguments
         self._log_interval.restart(self._trainer.total_steps)
 
     def _write(self, logger: Logger, metrics: Mapping[str, float]) -> None:
@@ -346,12 +354,16 @@ class Loop:
             raise failure
         return is_true
 
+    def _after_saving(self, error: RLError) -> RLError:
+        """Save what was reached before a failure, and return an error that says where it is."""
+        return type(error)(f"{error}; {self._save_after(error)}".removesuffix("; "))
+
     def _save_after(self, error: Exception) -> str:
         """Save what was reached before a failure, and say where it is."""
         trainer, directory = self._trainer, self._directory
         faulty = None
         if isinstance(error, NonFiniteError):  # which changed nothing
-            self.is_updating = False
+            self._is_updating = False
             if directory is None:
                 return "with a run_dir, the batch would have been saved"
             self._storage.after_update()  # a resumed run begins with a fresh rollout
@@ -359,7 +371,7 @@ class Loop:
             faulty = self._algorithm.gradients.guard.faulty
         elif directory is None or trainer.total_steps == 0:
             return ""
-        if self.is_updating or self._activity == "compiling":
+        if not self.can_save:
             return "nothing was saved, as a run cannot go on from the middle of an update or a step"
         try:
             saved = f"the state before it is in {trainer.save_checkpoint()}"
@@ -388,5 +400,5 @@ class Loop:
             seconds,
             session_steps / max(seconds, 1e-9),
             evaluation,
-            self._is_stopping and self._budget.reached_before(trainer) < self._budget.target,
+            self._is_stopping and not self._budget.is_over(trainer),
         )

@@ -254,6 +254,11 @@ class RunDirectory:
     def _entered(self) -> Iterator[None]:
         """Keep others out of the directory within a block, unless a session does so already."""
         if self._lock is not None:
+            if not (self.path / _LOCK).exists():
+                raise CheckpointError(
+                    f"run directory {self.path} was moved or removed while the run wrote into it; "
+                    "put it back before the run is resumed"
+                )
             yield
             return
         self._enter()

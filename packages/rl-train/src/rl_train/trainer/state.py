@@ -114,6 +114,8 @@ class RunState(StateFields):
         num_demonstrations: transitions that the storage was filled with before the first step.
         filled_since: environment transitions before those that the storage holds; 0 unless the run
             was resumed without its replay buffer.
+        ended: the total, by its argument of `Trainer.train`, that a callback ended before it was
+            reached; empty where none did.
         iteration: how far the loop is.
         recent: statistics of the newest episodes.
         means: means of the updates' metrics since the last line of the log.
@@ -124,6 +126,7 @@ class RunState(StateFields):
         "updates",
         "num_demonstrations",
         "filled_since",
+        "ended",
         "iteration",
         "recent",
         "means",
@@ -134,6 +137,7 @@ class RunState(StateFields):
         self.updates = 0
         self.num_demonstrations = 0
         self.filled_since = 0
+        self.ended: dict[str, int] = {}
         self.iteration = Iteration()
         self.recent = RecentEpisodes()
         self.means = UpdateMeans()

@@ -243,7 +243,7 @@ class Trainer:
 
     def _open_loggers(self) -> list[Logger]:
         """Open the run directory and the registered loggers; then write the recipe."""
-        logged = self.total_steps - int(self.state.iteration.has_learned)  # its line is to come
+        logged = self.state.iteration.start.get("steps", self.total_steps)  # its line is to come
         if self.directory is None:
             return open_loggers(self._logger_specs, None, logged)
         record = self.directory.open(logged)
@@ -359,12 +359,13 @@ class Trainer:
         """Return the state of every part, from which a run can go on.
 
         Raises:
-            ConfigError: in the middle of an update.
+            ConfigError: in the middle of an update, or while the run waits for the compiler.
         """
-        if self._loop is not None and self._loop.is_updating:
+        if self._loop is not None and not self._loop.can_save:
             raise ConfigError(
-                "a run cannot be saved in the middle of an update, as it cannot go on from there; "
-                "save in on_update_end or later"
+                "a run cannot be saved in the middle of an update, or while it waits for the "
+                "compiler, as it cannot go on from there; save in another event, such as "
+                "on_update_end"
             )
         return self.state_dict()
 
