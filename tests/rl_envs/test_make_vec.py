@@ -204,7 +204,7 @@ def test_what_is_no_number_is_no_action(action: Any) -> None:
 )
 def test_flags_are_true_or_false(name: str) -> None:
     options: Any = {name: "no"}
-    with pytest.raises(ConfigError, match=rf"env\.{name} must be True or False, got 'no'"):
+    with pytest.raises(ConfigError, match=rf"^{name} must be True or False, got 'no'"):
         make_vec("CartPole-v1", **options)
 
 

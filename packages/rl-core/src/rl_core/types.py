@@ -5,7 +5,7 @@ Axes: ``T`` time, ``B`` environments, ``N`` flattened samples, ``D`` features. A
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,11 @@ def to_flags(value: ArrayLike) -> npt.NDArray[np.bool_]:
     """Bring an environment's flags to NumPy."""
     array = value.cpu().numpy() if isinstance(value, Tensor) else value
     return cast("npt.NDArray[np.bool_]", array)
+
+
+def numpy_dtype(dtype: torch.dtype) -> "np.dtype[Any]":
+    """Return NumPy's dtype for the same numbers."""
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _tensor(value: ArrayLike, device: torch.device) -> Tensor:

@@ -59,7 +59,7 @@ _WORKER_S = 1e-4
 _MEASURE_S = 0.05
 """How long to measure the steps of an environment, in seconds."""
 
-_MANY = 6
+_NATIVE_FROM = 6
 """Environments from which a native form is faster than stepping them one by one (CartPole-v1)."""
 
 
@@ -231,7 +231,7 @@ def _fastest(
 
     If there are many they have their native form, else their own time decides.
     """
-    if num_envs >= _MANY and maker.has_native_vector:
+    if num_envs >= _NATIVE_FROM and maker.has_native_vector:
         return "native", None
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -311,7 +311,7 @@ def make_gym_vec(
     """
     source = registered_env(env)
     vectorization: Vectorization = "auto" if is_vector_class(source) else "sync"
-    if vectorization == "sync" and check_argument("num_envs", num_envs, Count) >= _MANY:
+    if vectorization == "sync" and check_argument("num_envs", num_envs, Count) >= _NATIVE_FROM:
         maker = EnvMaker(cast("str | EnvFunction", source), env_kwargs, testing=testing)
         vectorization = "native" if maker.has_native_vector else "sync"
     return make_vec(

@@ -330,7 +330,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         """Return how many rollouts visit all tasks."""
         return -(-num_tasks // self.config.num_sampled_tasks)
 
-    def _turn(self) -> int:
+    def _rollout_number(self) -> int:
         """Return which rollout of an iteration this is; negative while the run begins."""
         assert self._tasks is not None
         count = self._num_rollouts - self._num_first_rollouts(len(self._tasks))
@@ -344,27 +344,27 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     def update(self, storage: Storage[ReplayBatch]) -> dict[str, float]:
         """Store the rollout by task, and learn after the last one of an iteration."""
         assert isinstance(storage, TaskReplayStorage)  # see check_storage
-        turn, metrics = self._turn(), {}
-        is_context = turn < self.config.num_prior_rollouts + self.config.num_posterior_rollouts
+        number, metrics = self._rollout_number(), {}
+        is_context = number < self.config.num_prior_rollouts + self.config.num_posterior_rollouts
         rows = storage.num_envs // self.config.num_sampled_tasks
         storage.store_rollout(self._visited.repeat_interleave(rows), is_context=is_context)
-        if turn == self._rollouts_per_visit - 1:
+        if number == self._rollouts_per_visit - 1:
             metrics = run_update(self, storage)
         self._num_rollouts += 1
         self._is_drawn = False
-        following = self._turn()
-        if following <= 0:
-            self._visit(following, storage)
-        elif following >= self.config.num_prior_rollouts and is_context:
+        next_number = self._rollout_number()
+        if next_number <= 0:
+            self._visit(next_number, storage)
+        elif next_number >= self.config.num_prior_rollouts and is_context:
             with torch.no_grad():
                 self._belief = torch.stack(self._posterior(*storage.context(self._visited)))
         return metrics
 
-    def _visit(self, turn: int, storage: TaskReplayStorage) -> None:
+    def _visit(self, number: int, storage: TaskReplayStorage) -> None:
         """Choose the tasks of the next rollouts, and know nothing of them."""
         assert self._tasks is not None
         num_tasks, count = len(self._tasks), self.config.num_sampled_tasks
-        if turn < 0:
+        if number < 0:
             self._visited = (self._num_rollouts * count + torch.arange(count)) % num_tasks
         else:
             generator = on_cpu(self.generator)

@@ -97,17 +97,19 @@ class TaskReplayStorage(Storage[ReplayBatch]):
         if self._count == self.num_steps:
             raise ConfigError(f"the rollout is complete after {self.num_steps} steps; update first")
         terminated, truncated = to_flags(transition.terminated), to_flags(transition.truncated)
-        following = self._fit("next_observation", transition.next_observation)
+        next_observation = self._fit("next_observation", transition.next_observation)
         if transition.final_observation is not None:
             final = self._fit("next_observation", transition.final_observation)
             ended = torch.from_numpy(terminated | truncated)
-            following = torch.where(ended.view(-1, *[1] * (following.dim() - 1)), final, following)
+            next_observation = torch.where(
+                ended.view(-1, *[1] * (next_observation.dim() - 1)), final, next_observation
+            )
         row = {
             "observation": self._fit("observation", transition.observation),
             "action": self._fit("action", transition.action),
             "reward": self._fit("reward", to_numbers(transition.reward)),
             "terminated": self._fit("terminated", terminated),
-            "next_observation": following,
+            "next_observation": next_observation,
         }
         for name, column in self._rollout.items():
             column[self._count] = row[name]

@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_core.env import EnvStep, VecEnv, observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError
 from rl_core.spaces import event_shape, leaf_spaces, named_leaves, tensor_dtype
-from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict
+from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict, numpy_dtype
 from rl_testing.scripted import IDENTITY_SPACES, CountingEnv, IdentityEnv, Info
 from rl_testing.stateful import copy_state
 
@@ -408,7 +408,7 @@ def _check_observation(envs: VecEnv, observation: ArrayObservation, what: str) -
         f"{what} has the keys {list(values)}; expected {list(named)}"
     )
     for key, leaf in named.items():
-        dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
+        dtype = numpy_dtype(tensor_dtype(leaf))
         name = f"{what}, entry '{key}'," if key else what
         _check_array(envs, name, values[key], event_shape(leaf), dtype)
     leaves = leaf_spaces(envs.single_observation_space)

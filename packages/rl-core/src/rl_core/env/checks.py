@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rl_core.errors import DataError, in_brief
 from rl_core.spaces import Space, category_range, event_shape, tensor_dtype
-from rl_core.types import ArrayObservation
+from rl_core.types import ArrayObservation, numpy_dtype
 
 
 def observation_problem(
@@ -93,7 +92,7 @@ def _leaf_problem(
     if array.shape != expected_shape:
         return f"{field} has shape {array.shape}; expected {expected_shape}"
     # What vector environments convert to may be wider than the declared dtype.
-    stored_dtype = torch.empty(0, dtype=tensor_dtype(space)).numpy().dtype
+    stored_dtype = numpy_dtype(tensor_dtype(space))
     declared_dtype = cast("np.dtype[np.generic]", space.dtype)
     is_kind = array.dtype == stored_dtype or np.can_cast(array.dtype, declared_dtype, "same_kind")
     if array.dtype.kind not in "biuf" or not is_kind:

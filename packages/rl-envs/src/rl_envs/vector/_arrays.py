@@ -22,7 +22,7 @@ from rl_core.spaces import (
     leaf_spaces,
     tensor_dtype,
 )
-from rl_core.types import ArrayObservation
+from rl_core.types import ArrayObservation, numpy_dtype
 
 Fault: TypeAlias = Callable[[str, int | None], EnvironmentFaultError]
 """Builds an error from a message and the index of the environment at fault, if it is one."""
@@ -52,11 +52,10 @@ class ArraySpec:
         cls, field: str, num_envs: int, dtype: torch.dtype, space: Space | None = None
     ) -> "ArraySpec":
         """Describe one scalar, or one value of a leaf space, per environment."""
-        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
         if space is None:
-            return cls(field, (num_envs,), dtype, numpy_dtype)
+            return cls(field, (num_envs,), dtype, numpy_dtype(dtype))
         shape = (num_envs, *event_shape(space))
-        return cls(field, shape, dtype, numpy_dtype, space, *category_range(space))
+        return cls(field, shape, dtype, numpy_dtype(dtype), space, *category_range(space))
 
 
 class Arrays(ABC):

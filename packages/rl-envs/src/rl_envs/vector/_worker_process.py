@@ -34,7 +34,7 @@ from rl_core.errors import (
     in_brief,
 )
 from rl_core.spaces import event_shape, named_leaves, tensor_dtype
-from rl_core.types import ArrayObservation, StateDict
+from rl_core.types import ArrayObservation, StateDict, numpy_dtype
 from rl_envs.guard import EnvGuard
 from rl_envs.state import get_state, set_state
 from rl_envs.vector._arrays import Rows
@@ -68,7 +68,7 @@ class Worker:
         shared: the memory that all workers write into, and what is where.
 
     Attributes:
-        is_asked: it was sent a command whose reply has not been received.
+        owes_reply: it was sent a command whose reply has not been received.
     """
 
     def __init__(
@@ -92,18 +92,18 @@ class Worker:
             self.process.start()
         theirs.close()
         self._poll = make_poll(self.pipe)
-        self.is_asked = True  # to report that it has started
+        self.owes_reply = True  # to report that it has started
 
     def send(self, command: tuple[object, ...] | None) -> None:
         """Send a command; None is a step whose action is in shared memory."""
         try:
             self.pipe.send_bytes(_SILENT if command is None else ForkingPickler.dumps(command))
         except OSError as error:
-            self.is_asked = True
+            self.owes_reply = True
             if command is not None and command[0] == "close":
                 raise how_it_died(self.rows, self.process) from error
             return  # whoever waits for the reply hears how it died
-        self.is_asked = True
+        self.owes_reply = True
 
     def receive(self, deadline: float, timeout_s: float | None) -> Any:
         """Return the reply; None if it is silent."""
@@ -114,7 +114,7 @@ class Worker:
             reply = self.pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise how_it_died(self.rows, self.process) from error
-        self.is_asked = False
+        self.owes_reply = False
         if reply == _SILENT:
             return None
         is_fault, value = ForkingPickler.loads(reply)
@@ -265,21 +265,21 @@ def _step(pipe: Connection, envs: _Rows, rows: Mapping[str, Rows], own: slice) -
     if ended:
         for name, value in named_arrays(step.final_observation):
             rows[f"final/{name}"][own] = value
-    told = {
+    reports = {
         own.start + index: (info, ended.get(index))
         for index, info in enumerate(infos)
         if info or index in ended
     }
     try:
-        reply = ForkingPickler.dumps((False, told)) if told else _SILENT
+        reply = ForkingPickler.dumps((False, reports)) if reports else _SILENT
     except Exception as error:  # of whatever kind the objects raise
-        raise _unsendable(told, error) from error
+        raise _unsendable(reports, error) from error
     pipe.send_bytes(reply)
 
 
-def _unsendable(told: Mapping[int, Any], error: Exception) -> EnvironmentFaultError:
+def _unsendable(reports: Mapping[int, Any], error: Exception) -> EnvironmentFaultError:
     """Name the environment and the key of an info that cannot be pickled."""
-    for number, (info, last) in told.items():
+    for number, (info, last) in reports.items():
         for key, value in [*info.items(), *(last[1].items() if last else ())]:
             try:
                 ForkingPickler.dumps(value)
@@ -315,7 +315,7 @@ def shared_fields(
         "truncated": ((num_envs,), np.dtype(np.bool_)),
     }
     for key, leaf in named_leaves(observation_space).items():
-        dtype = np.dtype(str(tensor_dtype(leaf)).removeprefix("torch."))
+        dtype = numpy_dtype(tensor_dtype(leaf))
         for kind in ("observation", "final"):
             fields[f"{kind}/{key}"] = ((num_envs, *event_shape(leaf)), dtype)
     fields["action"] = ((num_envs, *action_space.shape), np.dtype(action_space.dtype))

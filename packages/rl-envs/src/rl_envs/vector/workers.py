@@ -88,7 +88,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         self._workers: list[Worker] = []
         count = len(self._functions)
         workers = min(check_argument("num_workers", num_workers, Count | None) or count, count)
-        (spaces,), name, limit, self._can_save = self._scout(check)
+        (spaces,), name, limit, self._can_save = self._probe(check)
         super().__init__(
             count,
             spaces,
@@ -107,7 +107,7 @@ class ProcessVecEnv(BaseGymVecEnv):
             for k in range(workers):
                 rows = range(k * count // workers, (k + 1) * count // workers)
                 self._workers.append(self._start(rows))
-            self._hear_starts(self._workers)
+            self._await_starts(self._workers)
         except BaseException:
             self._kill_all()
             raise
@@ -127,14 +127,14 @@ class ProcessVecEnv(BaseGymVecEnv):
         for worker in self._workers:
             worker.send(None)
         replies = self._receive(self._workers, "step", may_restart=True)
-        told = {index: row for reply in replies for index, row in reply.items()}
+        reports = {index: row for reply in replies for index, row in reply.items()}
         rows = self._rows
         reward = rows["reward"].copy()
         terminated, truncated = rows["terminated"].copy(), rows["truncated"].copy()
         observation = self._observation("observation")
         ended: dict[int, Last] = {}
         infos: list[dict[str, object]] = [{}] * self._num_envs
-        for index, (info, last) in told.items():
+        for index, (info, last) in reports.items():
             infos[index] = info
             if last is not None:
                 ended[index] = last
@@ -154,11 +154,11 @@ class ProcessVecEnv(BaseGymVecEnv):
         seeds = [None] * self._num_envs if seed is None else spread_seed(seed, self._num_envs)
         deadline = math.inf if self.timeout_s is None else time.monotonic() + self.timeout_s
         for worker in self._workers:
-            if worker.is_asked:  # in a call that was broken off, whose replies no longer matter
+            if worker.owes_reply:  # in a call that was broken off, whose replies no longer matter
                 try:
                     worker.receive(deadline, self.timeout_s)
                 except RLError as fault:
-                    if worker.is_asked:  # it did not reply, because it hangs or has died
+                    if worker.owes_reply:  # it did not reply, because it hangs or has died
                         self._raise(fault, "reset")
         for worker in self._workers:
             worker.send(("reset", [seeds[row] for row in worker.rows], self._steps))
@@ -173,7 +173,7 @@ class ProcessVecEnv(BaseGymVecEnv):
             replies = self._receive(self._workers, "save")
         except EnvironmentFaultError:
             for worker in self._workers:
-                if worker.is_asked:  # a reply that comes later would be taken for a step's
+                if worker.owes_reply:  # a reply that comes later would be taken for a step's
                     worker.process.kill()
             raise
         rows = {number: state for reply in replies for number, state in reply.items()}
@@ -192,20 +192,20 @@ class ProcessVecEnv(BaseGymVecEnv):
         self._last = arrays.get("", arrays) if arrays else None
 
     def _close_all(self) -> None:
-        asked = [worker for worker in self._workers if not worker.is_asked]
+        asked = [worker for worker in self._workers if not worker.owes_reply]
         try:
             for worker in asked:
                 with contextlib.suppress(EnvironmentFaultError):  # a dead worker hears nothing
                     worker.send(("close",))
-            self._receive([worker for worker in asked if worker.is_asked], "close")
+            self._receive([worker for worker in asked if worker.owes_reply], "close")
         finally:
             self._kill_all(LAST_WORDS_S)
 
     def _kill_all(self, patience: float = 0.0) -> None:
         for worker in self._workers:
-            worker.kill(0.0 if worker.is_asked else patience)
+            worker.kill(0.0 if worker.owes_reply else patience)
 
-    def _scout(self, check: bool) -> tuple[Any, ...]:
+    def _probe(self, check: bool) -> tuple[Any, ...]:
         """Return spaces, name and time limit of the first environment, built in a process."""
         scout = Worker(range(1), self._functions[:1], check, None)
         try:
@@ -221,7 +221,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         functions = self._functions[rows.start : rows.stop]
         return Worker(rows, functions, self._check, self._shared)
 
-    def _hear_starts(self, workers: Sequence["Worker"]) -> None:
+    def _await_starts(self, workers: Sequence["Worker"]) -> None:
         """Wait until workers have started, and compare the spaces of their environments."""
         for worker, (found, *_) in zip(workers, self._receive(workers, "start"), strict=True):
             for index, spaces in zip(worker.rows, found, strict=True):
@@ -309,7 +309,7 @@ class ProcessVecEnv(BaseGymVecEnv):
                 break
             except EnvironmentFaultError as error:
                 if self.restarts_left == 0:
-                    self._workers[place].is_asked = True  # so that nobody asks it to close
+                    self._workers[place].owes_reply = True  # so that nobody asks it to close
                     again = str(error).removeprefix(f"{self._name}, step {self._steps}, ")
                     message = f"{fault}; started again, it failed: {again}"
                     raise EnvironmentFaultError(message) from error
@@ -324,7 +324,7 @@ class ProcessVecEnv(BaseGymVecEnv):
 
     def _begin_again(self, worker: "Worker") -> None:
         """Reset the environments of a new worker, with seeds that were not used before."""
-        self._hear_starts([worker])
+        self._await_starts([worker])
         seed = resumed_seed(0 if self._seed is None else self._seed, self._steps)
         seeds = spread_seed(seed, worker.rows.stop)[worker.rows.start :]
         worker.send(("reset", seeds, self._steps))

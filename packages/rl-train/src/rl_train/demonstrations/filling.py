@@ -97,7 +97,7 @@ class _Row(NamedTuple):
     """One step of one environment; an invalid one where no trajectory is left."""
 
     observation: dict[str, Array]
-    following: dict[str, Array]
+    next_observation: dict[str, Array]
     action: Array
     reward: float = 0.0
     terminated: bool = False
@@ -134,7 +134,7 @@ def _transitions(
             valid=valid,
             episode_start=start,
             next_observation=_stacked([row.observation for row in next_rows]),
-            final_observation=_stacked([row.following for row in rows]) if ended else None,
+            final_observation=_stacked([row.next_observation for row in rows]) if ended else None,
             state=state,
             extras={},
         )
@@ -147,7 +147,7 @@ def _transitions(
 def _rows(spec: StorageSpec, trajectories: Iterator[Trajectory]) -> Iterator[_Row]:
     """Yield the rows of one environment, without end."""
     leaves = spec.observation if isinstance(spec.observation, Mapping) else {"": spec.observation}
-    shown = {key: torch.zeros(leaf.shape, dtype=leaf.dtype).numpy() for key, leaf in leaves.items()}
+    after = {key: torch.zeros(leaf.shape, dtype=leaf.dtype).numpy() for key, leaf in leaves.items()}
     for trajectory in trajectories:
         # Arrays once, because rows of tensors take ten times as long.
         observation = trajectory.observation
@@ -155,12 +155,12 @@ def _rows(spec: StorageSpec, trajectories: Iterator[Trajectory]) -> Iterator[_Ro
         columns = {key: part.numpy() for key, part in parts.items()}
         action = trajectory.action.to(spec.action.dtype).numpy()
         last = len(trajectory) - 1
-        shown = {key: column[0] for key, column in columns.items()}
+        after = {key: column[0] for key, column in columns.items()}
         for step, reward in enumerate(trajectory.reward.tolist()):
-            seen, shown = shown, {key: column[step + 1] for key, column in columns.items()}
+            before, after = after, {key: column[step + 1] for key, column in columns.items()}
             yield _Row(
-                seen,
-                shown,
+                before,
+                after,
                 action[step],
                 reward,
                 terminated=step == last and trajectory.terminated,
@@ -170,7 +170,7 @@ def _rows(spec: StorageSpec, trajectories: Iterator[Trajectory]) -> Iterator[_Ro
             )
     nothing = torch.zeros(spec.action.shape, dtype=spec.action.dtype).numpy()
     while True:  # an environment without a trajectory keeps showing its last observation
-        yield _Row(shown, shown, nothing)
+        yield _Row(after, after, nothing)
 
 
 def _next_state(actor: Actor, transition: Transition) -> State:

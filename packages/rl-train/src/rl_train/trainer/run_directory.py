@@ -38,7 +38,7 @@ BatchT = TypeVar("BatchT")
 _LOCK = ".lock"
 """Held while training. One that a killed process left behind is held by nobody."""
 
-_LARGE = 4096
+_MOST_COMPARED = 4096
 """Tensors of the storage with more entries do not decide whether a state is saved already."""
 
 
@@ -339,4 +339,4 @@ def _digest(state: StateDict) -> str:
 def _small_parts(value: StateValue) -> StateValue:
     if isinstance(value, Mapping):
         return {name: _small_parts(part) for name, part in value.items()}
-    return None if isinstance(value, Tensor) and value.numel() > _LARGE else value
+    return None if isinstance(value, Tensor) and value.numel() > _MOST_COMPARED else value
