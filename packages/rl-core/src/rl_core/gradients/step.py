@@ -295,7 +295,7 @@ class GradientStep(Generic[BatchT]):
         for groups in self._update.stages(due):
             gradients, output = compute(groups)
             norms = _norms(gradients)
-            # Norms are not negative, so the sum is finite where all of its terms are.
+            # One number that is infinite or NaN makes the sum infinite or NaN.
             counts = counts & torch.isfinite(sum(norms.values(), output.loss))
             if output.stop is not None:
                 self._stopped.logical_or_(output.stop)

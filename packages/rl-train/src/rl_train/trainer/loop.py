@@ -71,7 +71,6 @@ class Loop:
         budget: how long to train.
         callbacks: called by the loop.
         loggers: closed when the session ends, like the trainer's evaluator.
-
     """
 
     def __init__(
