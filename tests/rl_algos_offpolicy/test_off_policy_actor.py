@@ -165,6 +165,11 @@ def test_options_of_other_observations_are_refused(
         OffPolicyActor(space, BOX, config)
 
 
+def test_options_of_another_actor_are_refused() -> None:
+    with pytest.raises(ConfigError, match="config must be an OffPolicyActorConfig, or None, got"):
+        OffPolicyActor(VECTOR, BOX, {"policy": "greedy"})  # type: ignore[arg-type]  # what is tested
+
+
 def test_statistics_of_observations_reach_all_networks() -> None:
     actor = _actor(BOX, normalize_observations=True)
     assert actor.normalizes_observations

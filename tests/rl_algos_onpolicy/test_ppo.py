@@ -529,6 +529,8 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
     assert restored.hyper["kl_penalty"].item() == 4.0
     restored.update_algorithm_parameter("kl_penalty", 0.25)
     assert restored.hyper["kl_penalty"].item() == 0.25
+    with pytest.raises(ConfigError, match="kl_penalty"):
+        restored.update_algorithm_parameter("kl_penalty", None)  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ConfigError, match=r"kl_penalty adapts by itself; got linear\(1\.0, 0\.5\)"):
         restored.update_algorithm_parameter("kl_penalty", Linear(1.0, 0.5))
     restored.update_algorithm_parameter("clip_range", Linear(0.2, 0.1))

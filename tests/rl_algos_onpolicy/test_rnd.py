@@ -19,6 +19,7 @@ from rl_algos_onpolicy import (
     VPG,
     OnPolicyActor,
     OnPolicyActorConfig,
+    PPOConfig,
     RNDConfig,
     RNDPPOConfig,
 )
@@ -70,6 +71,11 @@ def _actor(
         intrinsic_value=intrinsic,
     )
     return OnPolicyActor(space, spaces.Discrete(2), config)
+
+
+def test_options_of_another_algorithm_are_refused() -> None:
+    with pytest.raises(ConfigError, match="config: expected RNDPPOConfig, got PPOConfig"):
+        RNDPPO(_actor(), PPOConfig())  # type: ignore[arg-type]  # what is tested
 
 
 class TestRNDPPO(AlgorithmSuite):

@@ -318,7 +318,7 @@ def test_options_are_made_from_the_annotated_parameters_otherwise() -> None:
 
 
 def test_a_function_and_a_bare_class_have_options_too() -> None:
-    assert sorted(options_of(make_env).__annotations__) == ["name", "num_envs", "seed"]
+    assert sorted(options_of(make_env).__annotations__) == ["name", "num_envs"]
     assert encode(options_of(Bare)()) == {}
 
 
@@ -340,8 +340,9 @@ def test_construct_passes_options_and_the_context_that_is_asked_for() -> None:
     assert plain.hidden_sizes == (8,)
     assert plain.sizes == [2]
     assert plain.device == "cpu"
-    made = construct(make_env, {}, decode(options_of(make_env), {"name": "x", "seed": 3}))
-    assert made == ("x", 1, 3)
+    named = decode(options_of(make_env), {"name": "x"})
+    assert construct(make_env, {"seed": 3}, named) == ("x", 1, 3)
+    assert construct(make_env, {}, named) == ("x", 1, 0)
 
 
 def test_construct_refuses_wrong_options_and_a_missing_context() -> None:

@@ -396,6 +396,21 @@ def test_a_skip_leaves_one_step_out_and_counts_it() -> None:
     assert step.guard.faulty is None
 
 
+def test_a_step_is_known_by_its_number_after_the_mode_was_changed() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, lambda batch, noise: LossOutput(a.x.sum() * batch.sum()), [_group("a")])
+    step.guard.mode = "skip"
+    for _ in range(2):
+        step.step(torch.ones(()), {})
+    step.guard.mode = "stop"
+    for number in (1.0, torch.nan, 1.0):
+        step.step(torch.tensor(number), {})
+    with pytest.raises(NonFiniteError, match="gradient step 4 had"):
+        step.read_metrics()
+    assert step.guard.faulty is not None
+    assert step.guard.faulty.batch.isnan()
+
+
 def test_large_batches_are_not_hoarded() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, lambda b, n: LossOutput((a.x * b[0]).sum()), [_group("a")])

@@ -67,9 +67,9 @@ def test_seeds_fit_every_simulator_and_never_change() -> None:
 
 
 def test_wrong_seeds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="seed=-1; expected a whole number"):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got -1"):
         spawn_seed(-1, "env")
-    with pytest.raises(ConfigError, match="seed=True; expected a whole number"):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got True"):
         spawn_seed(True, "env")
 
 

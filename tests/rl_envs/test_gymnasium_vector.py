@@ -431,7 +431,7 @@ def test_seeds_are_spread_and_distinct() -> None:
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert seeds[:3] == spread_seed(0, 3)
     assert not set(seeds) & set(spread_seed(1, 500))
-    with pytest.raises(ConfigError, match="seed=-1"):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got -1"):
         spread_seed(-1, 2)
 
 

@@ -451,3 +451,5 @@ def test_a_state_that_cannot_be_is_refused(
         _filled(SAME_STEP, 8).load_state_dict({**state, "data": data})
     with pytest.raises(CheckpointError, match="has 8 rows; expected 7"):
         _filled(SAME_STEP, 8).load_state_dict({**state, "step": 7})
+    with pytest.raises(CheckpointError, match="more"):
+        _filled(SAME_STEP, 8).load_state_dict({**state, "more": 1})

@@ -179,7 +179,7 @@ def test_another_optimizer_starts_without_the_old_options() -> None:
 def test_overrides_are_checked() -> None:
     with pytest.raises(ConfigError, match="unknown table 'algoritm'; did you mean 'algorithm'"):
         make_recipe().merged({"algoritm": {"tau": 0.01}})
-    with pytest.raises(ConfigError, match=r"seed: got 'x'"):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got 'x'"):
         make_recipe().merged({"seed": "x"})
 
 
@@ -194,9 +194,16 @@ def test_unknown_and_missing_parts_are_named() -> None:
 
 def test_wrong_types_are_named() -> None:
     text = to_toml(make_recipe())
-    refused(text.replace("seed = 7", 'seed = "7"'), "seed: got '7'")
-    refused(text.replace("seed = 7", "seed = true"), "seed: got True")
-    refused(text.replace("seed = 7", "seed = -1"), "seed: got -1")
+    refused(
+        text.replace("seed = 7", 'seed = "7"'), "seed must be a whole number of at least 0, got '7'"
+    )
+    refused(
+        text.replace("seed = 7", "seed = true"),
+        "seed must be a whole number of at least 0, got True",
+    )
+    refused(
+        text.replace("seed = 7", "seed = -1"), "seed must be a whole number of at least 0, got -1"
+    )
     refused(text.replace('device = "cpu"', "device = 0"), "device: got 0")
     refused(text.replace('name = "ppo"', "name = 1"), "[algorithm] name: got '1'")
     refused("env = 3\n", "env: got 3", "[env]")

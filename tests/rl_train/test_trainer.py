@@ -342,7 +342,7 @@ def test_numbers_of_numpy_are_seeds_too(tmp_path: Path) -> None:
     resumed = _trainer(tmp_path, seed=1)
     resumed.resume()
     assert resumed.seed == 1
-    with pytest.raises(ConfigError, match="seed=-1; expected a whole number of at least 0"):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got -1"):
         _trainer(seed=-1)
 
 

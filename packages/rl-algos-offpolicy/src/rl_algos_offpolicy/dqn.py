@@ -51,6 +51,7 @@ from rl_core.algorithm import (
     PolicyLossAddOn,
     UpdateSchedule,
 )
+from rl_core.algorithm.hyper import checked_config
 from rl_core.batch import ReplayBatch
 from rl_core.config import (
     Count,
@@ -120,8 +121,8 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         *,
         add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
     ) -> None:
-        config = type(self).config_type() if config is None else config
-        super().__init__(actor, _resolved(actor, config), add_ons=add_ons)
+        config = _resolved(actor, checked_config(self, config))
+        super().__init__(actor, config, add_ons=add_ons)
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics."""
@@ -292,7 +293,7 @@ def _value_errors(values: Tensor, target: Tensor, h: ErrorLoss) -> tuple[Tensor,
 
 def _resolved(actor: Actor, config: DQNConfig) -> DQNConfig:
     """Check an actor and a config against each other, and set ε and τ where they are left open."""
-    if not isinstance(actor, Actor) or not isinstance(config, DQNConfig):
+    if not isinstance(actor, Actor):
         return config  # refused for all algorithms alike
     if config.tau is None:
         config = replace(config, tau=0.01 if config.target_update_every == 1 else 1.0)

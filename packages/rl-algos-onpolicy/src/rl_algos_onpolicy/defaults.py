@@ -6,12 +6,9 @@ from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.config import ComponentSpec
 from rl_core.nn.torso import has_vectors
 from rl_core.spaces import HybridSpace
-from rl_core.types import Json
 
 
-def on_policy_recipe(
-    env: EnvSpec, *, num_envs: int, num_steps: int, algorithm: dict[str, Json] | None = None
-) -> DefaultRecipe:
+def on_policy_recipe(env: EnvSpec, *, num_envs: int, num_steps: int) -> DefaultRecipe:
     """Compose an `OnPolicyActor` with a `RolloutStorage`.
 
     Continuous control gets normalized observations, where they are vectors at least in part, and
@@ -22,7 +19,6 @@ def on_policy_recipe(
         env: the environment.
         num_envs: how many to step together.
         num_steps: rows per rollout.
-        algorithm: options that differ from the config's defaults.
     """
     continuous = isinstance(env.action_space, spaces.Box | HybridSpace)
     normalize = continuous and has_vectors(env.observation_space)
@@ -30,6 +26,6 @@ def on_policy_recipe(
         actor=ComponentSpec("actor", "on-policy", {"normalize_observations": normalize}),
         storage=ComponentSpec("storage", "rollout", {"num_steps": num_steps}),
         env={"num_envs": num_envs},
-        algorithm=algorithm or {},
+        algorithm={},
         trainer={"scale_rewards": continuous},
     )

@@ -50,7 +50,7 @@ from rl_core.algorithm import (
     whole_batch,
 )
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import Count, Needs, ScheduledNonNegative, ScheduledPositive, as_schedule
+from rl_core.config import Count, Needs, Schedule, ScheduledNonNegative, ScheduledPositive
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup, masked_mean
 from rl_core.storage import Storage
@@ -124,7 +124,7 @@ class PPOConfig(OnPolicyConfig):
 
 
 def _check_penalty(value: Scheduled) -> None:
-    if not as_schedule(value).is_constant:
+    if isinstance(value, Schedule) and not value.is_constant:
         raise ConfigError(
             f"kl_penalty adapts by itself; got {value}, expected a number to start at"
         )
@@ -247,23 +247,11 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Estimate advantages and value targets."""
-        return self.estimate(rollout)
-
-    def estimate(
-        self, rollout: Rollout, *, normalizes: bool = True
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return the columns and metrics of `prepare`.
-
-        Args:
-            rollout: `(T, B, ...)`.
-            normalizes: False leaves advantages as they were estimated.
-        """
         return advantage_columns(
             self.actor,
             rollout,
             self.config,
             self.hyper,
-            normalizes=normalizes,
             keeps_policy=self.config.surrogate == "kl-penalty",  # Eq. (6) compares with it
         )
 

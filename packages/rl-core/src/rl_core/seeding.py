@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.errors import CheckpointError, ConfigError, DeviceError, in_brief
+from rl_core.config.validation import NonNegativeInt, check_argument
+from rl_core.errors import CheckpointError, DeviceError, in_brief
 from rl_core.types import StateValue
 
 _STATE_BYTES = {5056: "cpu", 16: "cuda"}
@@ -67,9 +68,7 @@ def checked_seed(seed: int) -> int:
     Raises:
         ConfigError: if it is not a whole number, or negative.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"seed={seed!r}; expected a whole number of at least 0")
-    return int(seed)
+    return check_argument("seed", seed, NonNegativeInt)
 
 
 def set_generator_state(generator: torch.Generator, state: StateValue) -> None:

@@ -325,7 +325,16 @@ def make_gym_vec(
 
 
 def registered_env(env: AnyEnv) -> AnyEnv:
-    """Return the class or function that a plug-in has registered by a name; others unchanged."""
+    """Return the class or function that a plug-in has registered by a name; others unchanged.
+
+    Raises:
+        ConfigError: for what is neither an id nor builds environments.
+    """
+    if not (isinstance(env, str) or callable(env)):
+        raise ConfigError(
+            f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', a class or "
+            "function that builds one environment, or an environment"
+        )
     if not isinstance(env, str) or env not in plugins.available("env"):
         return env
     found = plugins.load("env", env)

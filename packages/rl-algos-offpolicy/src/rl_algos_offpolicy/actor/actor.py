@@ -25,6 +25,7 @@ from rl_algos_offpolicy.recurrent import (
 )
 from rl_core.actor import Actor
 from rl_core.batch import ReplayBatch
+from rl_core.config import check_argument
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import ActionHead, Categories, Deterministic, Distribution
 from rl_core.nn.torso import Torso, check_encoder_options
@@ -132,6 +133,7 @@ class OffPolicyActor(Actor):
         common_extractor: WidthExtractor | None = None,
     ) -> None:
         super().__init__(observation_space, action_space)
+        config = check_argument("config", config, OffPolicyActorConfig | None)
         self.config = config = config or OffPolicyActorConfig()
         check_spaces(observation_space, action_space, config)
         builder = NetworkBuilder(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rl_algos_onpolicy.actor.config import OnPolicyActorConfig, check_options
 from rl_algos_onpolicy.actor.hybrid import HybridHead
 from rl_core.actor import ActionEvaluation, Actor
+from rl_core.config import check_argument
 from rl_core.errors import ConfigError
 from rl_core.nn.distributions import ActionHead, Distribution, make_head
 from rl_core.nn.init import initialize_
@@ -59,6 +60,7 @@ class OnPolicyActor(Actor):
         feature_extractor: nn.Module | None = None,
     ) -> None:
         super().__init__(observation_space, action_space)
+        config = check_argument("config", config, OnPolicyActorConfig | None)
         self.config = config = config or OnPolicyActorConfig()
         has_extractor = feature_extractor is not None
         check_options(config, observation_space, action_space, has_extractor=has_extractor)

@@ -24,11 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_algos_onpolicy.actor import OnPolicyActor
-from rl_algos_onpolicy.advantages import normalized_advantage
+from rl_algos_onpolicy.advantages import advantage_columns, normalized_advantage
 from rl_algos_onpolicy.ppo import PPO, PPOConfig
 from rl_algos_onpolicy.rnd.rnd import INTRINSIC_REWARD, RND, Novelty, RNDConfig
 from rl_core.actor import Actor
 from rl_core.algorithm import DefaultRecipe, EnvSpec, PolicyLossAddOn
+from rl_core.algorithm.hyper import checked_config
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import ComponentSpec, ScheduledNonNegative
 from rl_core.errors import ConfigError
@@ -93,7 +94,7 @@ class RNDPPO(PPO):
         target: nn.Module | None = None,
         predictor: nn.Module | None = None,
     ) -> None:
-        config = type(self).config_type() if config is None else config
+        config = checked_config(self, config)
         given = tuple(add_ons) if isinstance(add_ons, Sequence) else (add_ons,)
         if any(isinstance(add_on, RND) for add_on in given):
             raise ConfigError(
@@ -142,7 +143,14 @@ class RNDPPO(PPO):
 
     def prepare(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Eq. (1), and the value targets of both streams."""
-        columns, metrics = self.estimate(rollout, normalizes=False)
+        columns, metrics = advantage_columns(
+            self.actor,
+            rollout,
+            self.config,
+            self.hyper,
+            normalizes=False,
+            keeps_policy=self.config.surrogate == "kl-penalty",
+        )
         value, next_value = self.intrinsic_values(rollout)
         valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
         # Rows that are no steps neither discount nor shorten what comes after them.

@@ -104,9 +104,9 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.generator = seeded["algorithm"]
         self.watch = UpdateWatch()
         self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
-        self._modules = LossModule(self.loss, self.modules, self.hyper)
+        self._loss_module = LossModule(self.loss, self.modules, self.hyper)
         self.gradients: GradientStep[BatchT] = GradientStep(
-            self._modules,
+            self._loss_module,
             self.hyper,
             self.parameter_groups(),
             self.target_networks(),
@@ -286,7 +286,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def sum_due(self, parts: Mapping[str, Loss[BatchT]], batch: BatchT, noise: Noise) -> LossOutput:
         """Sum the losses, by group, of what the gradient step moves now; outside of one, of all."""
-        return self._modules.sum_due(parts, batch, noise)
+        return self._loss_module.sum_due(parts, batch, noise)
 
     def if_set(self, name: str) -> str | None:
         """Return a hyper-parameter's name, or None where the config leaves it None."""
@@ -306,11 +306,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         noise = self.draw_update_noise(batch) if noise is None else noise
         if parameters is None:
             return self.loss(batch, noise)
-        return self._modules.at(parameters, batch, noise)
+        return self._loss_module.at(parameters, batch, noise)
 
     def named_parameters(self) -> dict[str, Tensor]:
         """Return every parameter of the loss by name."""
-        return dict(self._modules.named_parameters())
+        return dict(self._loss_module.named_parameters())
 
     def gradient_step(self, batch: BatchT) -> Mapping[str, Tensor]:
         """Take one fused step, and return per-sample results for the storage, each `(N,)`."""
@@ -356,20 +356,20 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def get_weights(self, acting_only: bool = False) -> Weights:
         """Return copies for workers: of all modules and hyper-parameters, or only of the actor."""
-        return Weights.of(self.actor if acting_only else self._modules, self.gradients.count)
+        return Weights.of(self.actor if acting_only else self._loss_module, self.gradients.count)
 
     def set_weights(self, weights: Weights, acting_only: bool = False) -> bool:
         """Take over weights, and return True, unless they are older than the ones held."""
         if weights.version < self.gradients.count:
             return False
-        weights.load_into(self.actor if acting_only else self._modules)
+        weights.load_into(self.actor if acting_only else self._loss_module)
         self.gradients.count = weights.version
         return True
 
     def state_dict(self) -> StateDict:
         """Return weights, optimizer state, schedules, counters and the generator's state."""
         return {
-            "modules": dict(self._modules.state_dict()),
+            "modules": dict(self._loss_module.state_dict()),
             "gradients": self.gradients.state_dict(),
             "schedules": self.schedules.state_dict(),
             "generator": self.generator.get_state(),
@@ -393,7 +393,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def load_modules(self, state: StateDict) -> None:
         """Take over the modules and hyper-parameters of a `state_dict`, from any kind of device."""
-        self._modules.load(StateReader(state, "algorithm").reader("modules"))
+        self._loss_module.load(StateReader(state, "algorithm").reader("modules"))
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]

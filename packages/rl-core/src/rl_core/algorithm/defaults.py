@@ -37,8 +37,8 @@ class DefaultRecipe:
         env: options such as ``num_envs``.
         algorithm: options that differ from the config's defaults for this environment.
         trainer: options of the trainer.
-        recurrent: options by section, of ``storage`` and ``algorithm``, that are wanted besides
-            where the actor is recurrent: where the class of its options says ``is_recurrent``.
+        recurrent: more options by section (``storage``, ``algorithm``) for recurrent actors, which
+            are those whose options have a true ``is_recurrent``.
     """
 
     actor: ComponentSpec

@@ -5,7 +5,7 @@ It prepares the rollout, learns from each batch, hands what gradient steps retur
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
@@ -118,10 +118,10 @@ class UpdateWatch:
         minibatch_end: after each gradient step; True ends the pass.
     """
 
-    epoch_start: Sequence[Listener] = field(default=())
-    epoch_end: Sequence[Listener] = field(default=())
-    minibatch_start: Sequence[Listener] = field(default=())
-    minibatch_end: Sequence[Listener] = field(default=())
+    epoch_start: Sequence[Listener] = ()
+    epoch_end: Sequence[Listener] = ()
+    minibatch_start: Sequence[Listener] = ()
+    minibatch_end: Sequence[Listener] = ()
 
 
 def _ends(listeners: Sequence[Listener], count: int) -> bool:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.compiler import InProcess, compilation_error
+from rl_core.compile.cuda_graph import CudaGraph
 from rl_core.compile.library import Compilation, CompileError, Run, is_supported
 from rl_core.compile.process import has_cpp_compiler
 from rl_core.compile.recorder import copied, memory_of
-from rl_core.compile.replay import Replay
 from rl_core.compile.trace import TracedGraph, check_same, flatten, rebuild, trace
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
@@ -37,7 +37,7 @@ class _Graph:
 
     traced: TracedGraph
     names: list[str]
-    compilation: Compilation | InProcess | Replay
+    compilation: Compilation | InProcess | CudaGraph
     run: Run | None = None
     num_checks: int = 0
     memory: frozenset[int] = frozenset()
@@ -184,9 +184,9 @@ class CompiledFunction:
 
         return trace(function, given), names
 
-    def _compilation(self, traced: TracedGraph) -> Compilation | InProcess | Replay:
+    def _compilation(self, traced: TracedGraph) -> Compilation | InProcess | CudaGraph:
         if self._device.type == "cuda":
-            return Replay(traced, self._device)
+            return CudaGraph(traced, self._device)
         is_on_cpu = self._device.type == "cpu"
         if is_on_cpu and is_supported():
             return Compilation.of(traced)

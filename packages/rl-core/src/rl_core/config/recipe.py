@@ -15,7 +15,7 @@ from rl_core.config.layout import (
     check_values,
     plain_table,
 )
-from rl_core.config.schedules import as_python
+from rl_core.config.validation import NonNegativeInt, check_argument
 from rl_core.errors import ConfigError
 
 
@@ -53,9 +53,7 @@ class Recipe:
             spec = getattr(self, kind)
             if not isinstance(spec, ComponentSpec) or spec.kind != kind:
                 raise ConfigError(f"{kind}: got {spec!r}; expected ComponentSpec({kind!r}, ...)")
-        object.__setattr__(self, "seed", as_python(self.seed))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigError(f"seed: got {self.seed!r}; expected an integer of at least 0")
+        object.__setattr__(self, "seed", check_argument("seed", self.seed, NonNegativeInt))
         if not isinstance(self.device, str) or not self.device:
             raise ConfigError(f"device: got {self.device!r}; expected 'auto', 'cpu' or 'cuda'")
         check_format(self.format)

@@ -156,7 +156,10 @@ def check_argument(name: str, value: T, type_: object) -> T:
     value = as_python(value)
     members = list(_members(type_))
     fitting = [(kind, marks) for kind, marks in members if _is_of(kind, value)]
-    got = str(value) if isinstance(value, float | Schedule) else repr(value)
+    try:
+        got = str(value) if isinstance(value, float | Schedule) else repr(value)
+    except ValueError:  # Python refuses to print integers of many thousand digits
+        got = "a very large integer"
     got = got if len(got) <= 100 else type(value).__name__
     or_none = ", or None" if any(kind is NoneType for kind, _ in members) else ""
     if not fitting:
@@ -289,7 +292,8 @@ def _is_within(marks: _Marks, value: float | Schedule) -> bool:
         numbers = [value.value(k) for k in sorted({*corners, *(k / 100 for k in range(101))})]
     else:
         numbers = [value]
-    return all(map(math.isfinite, numbers)) and all(
+    are_finite = all(math.isfinite(number) for number in numbers if isinstance(number, float))
+    return are_finite and all(
         getattr(operator, relation)(number, bound) or (index > 0 and number == bound)
         for relation, bound in _bounds(marks).items()
         for index, number in enumerate(numbers)

@@ -70,7 +70,7 @@ class NonFiniteGuard(Generic[BatchT]):
     def mode(self, mode: OnNonFinite) -> None:
         self._mode = mode
         self._ends.fill_(mode == "stop")
-        self._kept.clear()
+        self.forget_kept()
 
     @property
     def holds(self) -> Tensor:
@@ -221,7 +221,7 @@ class MetricSums:
 
 
 class StepMetrics:
-    """The metrics of gradient steps since the last reading, apart by what the steps moved.
+    """The metrics of gradient steps since the last reading, by what a step moves.
 
     Args:
         device: where the numbers are.
@@ -241,8 +241,6 @@ class StepMetrics:
             due: what the step moves.
             metrics: of its loss.
         """
-        if self.is_prepared(due):
-            return
         names = (*metrics, *(f"gradients/{name}_norm" for name in due.groups))
         loaded = self._sums.get(due)
         if loaded is None or loaded.names != names:

@@ -198,8 +198,8 @@ OptimizerState = dict[str, Tensor]
 
 def new_optimizer_state(config: OptimizerConfig, parameters: Tensor) -> OptimizerState:
     """Make the state of an optimizer that has taken no step."""
-    step = torch.zeros((), device=parameters.device)
     if config.name in ("adam", "adamw"):
+        step = torch.zeros((), device=parameters.device)
         return {
             "step": step,
             "beta1_power": torch.ones_like(step),
@@ -208,7 +208,7 @@ def new_optimizer_state(config: OptimizerConfig, parameters: Tensor) -> Optimize
             "exp_avg_sq": torch.zeros_like(parameters),
         }
     if config.name == "rmsprop":
-        state = {"step": step, "square_avg": torch.zeros_like(parameters)}
+        state = {"square_avg": torch.zeros_like(parameters)}
         if config.momentum > 0.0:
             state["momentum_buffer"] = torch.zeros_like(parameters)
         return state
@@ -333,7 +333,7 @@ def _take(
     apply: Tensor,
     moves: Tensor,
 ) -> None:
-    """Take over moved parameters and the changed state where they move, numbers where it counts."""
+    """Copy parameters and state vectors where ``moves`` is True, numbers where ``apply`` is."""
     parameters.copy_(torch.where(moves, moved, parameters))
     for name, value in changed.items():
         counts = moves if value.dim() else apply
@@ -348,7 +348,6 @@ def _rmsprop(
     learning_rate: Tensor,
 ) -> None:
     """Tieleman and Hinton 2012, Lecture 6.5; eps is added to the root, as in torch."""
-    state["step"].add_(1.0)
     average = state["square_avg"].mul_(config.alpha).add_((1.0 - config.alpha) * gradient.square())
     direction = gradient / (average.sqrt() + config.eps)
     if config.momentum > 0.0:

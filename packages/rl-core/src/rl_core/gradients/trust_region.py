@@ -74,7 +74,7 @@ def constrained_step(
     """Lower a loss as far as a bound of the divergence allows, Eq. (1) to (4).
 
     Nothing is changed in place. Where the direction is not a number it counts as 0, and where the
-    length of the step is none it counts as 1, so that the line search decides.
+    length of the step is not finite, it is taken as 1, so that the line search decides.
 
     Args:
         objective: loss and divergence, twice differentiable in the parameters; the divergence is

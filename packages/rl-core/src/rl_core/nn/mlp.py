@@ -67,7 +67,6 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [in_features, *hidden_sizes]
-        self.activation = activation
         self._activate = activation_function(activation)
         self.hidden = nn.ModuleList(
             orthogonal_(nn.Linear(a, b), math.sqrt(2.0)) for a, b in itertools.pairwise(widths)

@@ -40,7 +40,7 @@ class TensorSpec:
         """
         shape = torch.Size((*rows, *self.shape))
         size = shape.numel() * self.dtype.itemsize
-        # Other than torch.zeros this asks the system for zero pages, which cost nothing yet. One
+        # Unlike torch.zeros, this asks the system for zero pages, which cost nothing yet. One
         # byte at least, because PyTorch views no empty array of NumPy's as another dtype.
         memory = torch.from_numpy(np.zeros(max(size, 1), np.uint8))[:size]
         return memory.view(self.dtype).view(shape)

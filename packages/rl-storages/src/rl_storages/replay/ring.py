@@ -197,8 +197,7 @@ class ReplayRing:
 
     def ends_episode(self, slots: Positions) -> Mask:
         """Return whether some slots hold the last transition of an episode; see `ReplayRows`."""
-        learned = 1 if self.sequence_starts is None else self.sequence_starts.learned
-        ahead = np.arange(learned)[:, None] * self.num_envs
+        ahead = np.arange(self.learned)[:, None] * self.num_envs
         flags = self.flags[(slots + ahead) % self.num_slots]
         flags[1:] *= np.logical_and.accumulate((flags[1:] & (VALID | SEQUENCE)) == VALID)
         ends: Mask = ((flags & ENDED) > 0).any(0)

@@ -232,6 +232,7 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
         """
         rows = self._allocated()
         saved = StateReader(state, "storage")
+        saved.expect((*self.state_fields, "step", "data", "boundaries"))
         step = saved.count("step")
         self.reset()
         if step:

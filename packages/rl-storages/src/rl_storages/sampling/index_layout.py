@@ -180,13 +180,8 @@ class LayoutByTime(IndexLayout):
 
     def first_of_newest(self, count: int) -> int:
         """Return the number of the oldest among the ``count`` newest."""
-        stored = len(self)
-        if self._has_no_gap(count):
-            return self.end - count
-        fraction = np.array([(stored - count + 0.5) / stored])
-        start = self.end % self._ring.num_slots
-        place = self._tree.find(fraction, start, start)
-        return int(self._number[self._slot_at[place[0]]])
+        (slot,) = self.newest(np.zeros(1, dtype=np.int64), count)
+        return int(self._number[slot])
 
     def newest(self, ranks: Positions, count: int) -> Positions:
         """Return slots among the ``count`` newest, by their rank from the oldest."""

@@ -98,7 +98,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
             yield torch.from_numpy(slots[None])
 
     def weights(self, slots: Tensor) -> Tensor:
-        """Return the weights of Eq. (2), `(K, N)`; a slot without priority gets the smallest."""
+        """Return the weights of Eq. (2), `(K, N)`; a slot without a priority weighs 1."""
         smallest = self._tree.smallest(*self._range)
         priorities = self._tree.leaves.take(self._order.places(slots.numpy()))
         ratios = smallest / np.maximum(priorities, smallest)
@@ -202,8 +202,8 @@ class PrioritizedSampler(StateFields, IndexSampler):
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
         for name, values in (("errors", errors), ("priorities", priorities)):
-            _check_sizes(name, values.numpy(force=True))
-        _check_sizes("largest", np.asarray(saved.number("largest"), dtype=np.float32))
+            _check_magnitudes(name, values.numpy(force=True))
+        _check_magnitudes("largest", np.asarray(saved.number("largest"), dtype=np.float32))
         self.reset()
         self.load_fields(saved)
         if self._windows is not None:
@@ -287,7 +287,7 @@ def _unusable(errors: Priorities, total: int) -> DataError:
     )
 
 
-def _check_sizes(name: str, values: Priorities) -> None:
+def _check_magnitudes(name: str, values: Priorities) -> None:
     """Check saved magnitudes.
 
     Raises:

@@ -16,7 +16,7 @@ LARGEST_ERROR = 1e30
 """Errors are at most this, so that single-precision sums over sequences are finite too."""
 
 LEAST_PRIORITY = np.finfo(np.float32).tiny
-"""Stands for a priority of 0 where what has it may be drawn, if no other has more."""
+"""Replaces a priority of 0, so that its leaf can be drawn if no other has a larger one."""
 
 _ABOVE_LEAST = LEAST_PRIORITY.view(np.uint32) + np.uint32(1)
 """The bits of the next number; those of numbers that are not negative are in their order."""

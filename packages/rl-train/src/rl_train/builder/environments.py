@@ -95,13 +95,9 @@ def describe_env(env: AnyEnv, kwargs: Mapping[str, Json]) -> ComponentSpec:
             )
         num_envs = as_vec_env(env, cast("int | None", kwargs.get("num_envs"))).num_envs
         return ComponentSpec("env", CUSTOM, {"num_envs": num_envs})
-    if not (isinstance(env, str) or callable(env)):
-        raise ConfigError(
-            f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', a class or "
-            "function that builds one environment, or an environment"
-        )
+    source = registered_env(env)
     name = env if isinstance(env, str) else CUSTOM
-    if is_vector_class(source := registered_env(env)):
+    if is_vector_class(source):
         return ComponentSpec("env", name, as_table(decode(options_of(source), kwargs, "env")))
     if isinstance(source, str) and kwargs.get("vectorization") != "envpool":
         name = with_version(source)

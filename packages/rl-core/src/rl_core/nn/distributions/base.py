@@ -208,7 +208,7 @@ def check_not_empty(space: gymnasium.Space[npt.NDArray[np.generic]], size: int) 
         raise SpaceError(f"action space {space} is empty; expected at least one number")
 
 
-def tensor_dtype(space: spaces.Space[object]) -> torch.dtype:
+def env_dtype(space: spaces.Space[object]) -> torch.dtype:
     """Return the dtype that the environment's actions have as tensors.
 
     Raises:

@@ -14,8 +14,8 @@ from rl_core.nn.distributions.base import (
     Distribution,
     NoiseKind,
     check_not_empty,
+    env_dtype,
     flatten,
-    tensor_dtype,
     unflatten,
 )
 from rl_core.nn.init import orthogonal_
@@ -76,7 +76,7 @@ class BernoulliHead(ActionHead):
     ) -> None:
         super().__init__()
         self._env_shape = tuple(action_space.shape)
-        self._env_dtype = tensor_dtype(action_space)
+        self._env_dtype = env_dtype(action_space)
         size = math.prod(self._env_shape)
         check_not_empty(action_space, size)
         self.noise_kind, self.noise_shape = "logistic", (size,)

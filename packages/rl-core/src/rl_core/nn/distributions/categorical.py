@@ -14,8 +14,8 @@ from rl_core.nn.distributions.base import (
     Distribution,
     NoiseKind,
     check_not_empty,
+    env_dtype,
     flatten,
-    tensor_dtype,
     unflatten,
 )
 from rl_core.nn.init import orthogonal_
@@ -144,7 +144,7 @@ class Categories:
 
     def __init__(self, action_space: spaces.Discrete) -> None:
         self._start = int(action_space.start)
-        self._env_dtype = tensor_dtype(action_space)
+        self._env_dtype = env_dtype(action_space)
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Count from the space's start, in its dtype."""
@@ -209,7 +209,7 @@ class MultiCategoricalHead(ActionHead):
         self.noise_kind, self.noise_shape = "gumbel", (sum(self._nvec),)
         self.action_shape, self.action_dtype = (len(self._nvec),), torch.int64
         self._env_shape = tuple(action_space.shape)
-        self._env_dtype = tensor_dtype(action_space)
+        self._env_dtype = env_dtype(action_space)
         start = torch.from_numpy(np.asarray(action_space.start).astype(np.int64).reshape(-1))
         self.register_buffer("start", start, persistent=False)
         self.linear = orthogonal_(nn.Linear(in_features, sum(self._nvec)), gain)

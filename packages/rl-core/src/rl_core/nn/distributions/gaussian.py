@@ -16,8 +16,8 @@ from rl_core.nn.distributions.base import (
     Distribution,
     NoiseKind,
     check_not_empty,
+    env_dtype,
     flatten,
-    tensor_dtype,
     unflatten,
 )
 from rl_core.nn.init import orthogonal_
@@ -174,7 +174,7 @@ class ScaledHead(ActionHead):
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
         self._is_flat = len(self._env_shape) == 1
-        self._env_dtype = tensor_dtype(action_space)
+        self._env_dtype = env_dtype(action_space)
         low, high = _flat_bounds(action_space)
         if not is_bounded(action_space).all():
             raise SpaceError(
@@ -242,7 +242,7 @@ class GaussianHead(ActionHead):
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
         self._is_flat = len(self._env_shape) == 1
-        self._env_dtype = tensor_dtype(action_space)
+        self._env_dtype = env_dtype(action_space)
         low, high = _flat_bounds(action_space)
         self._is_bounded = bool(low.isfinite().any() or high.isfinite().any())
         self.register_buffer("low", low, persistent=False)
@@ -335,8 +335,8 @@ def _checked_start(initial_log_std: float, log_std_range: tuple[float, float]) -
     if not (math.isfinite(initial_log_std) and low <= initial_log_std <= high):
         raise ConfigError(
             f"initial_log_std is {initial_log_std}; expected a finite number from {low} to {high}, "
-            "the range of log standard deviations; rescale the actions to a smaller range for "
-            "relatively larger ones"
+            "the range of log standard deviations; scale the actions down if the noise should be "
+            "larger relative to them"
         )
     return initial_log_std
 

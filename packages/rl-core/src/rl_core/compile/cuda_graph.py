@@ -10,7 +10,7 @@ from rl_core.compile.trace import TracedGraph
 from rl_core.errors import in_brief
 
 
-class Replay:
+class CudaGraph:
     """Calls a graph by repeating what the GPU did in one call.
 
     Small networks keep a GPU waiting for the next kernel to be started; here it starts all of them
@@ -33,7 +33,7 @@ class Replay:
         self._returned: Sequence[Tensor] = ()
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def finish(self, seconds: float | None = None) -> "Replay":
+    def finish(self, seconds: float | None = None) -> "CudaGraph":
         """Return what calls the graph, which is itself."""
         return self
 

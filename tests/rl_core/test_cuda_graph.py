@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rl_core.compile.cuda_graph import CudaGraph
 from rl_core.compile.function import CompiledFunction
-from rl_core.compile.replay import Replay
 from rl_core.compile.trace import trace
 
 
@@ -42,7 +42,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
     return made
 
 
-def _replay(recordings: list[Recording], weight: Tensor, given: Sequence[Tensor]) -> Replay:
+def _replay(recordings: list[Recording], weight: Tensor, given: Sequence[Tensor]) -> CudaGraph:
     """Return a replay of ``given * weight``, and of adding 1 to ``weight``."""
 
     def function(x: Tensor) -> list[Tensor]:
@@ -50,7 +50,7 @@ def _replay(recordings: list[Recording], weight: Tensor, given: Sequence[Tensor]
         weight.add_(1.0)
         return [product]
 
-    replay = Replay(trace(function, given), weight.device)
+    replay = CudaGraph(trace(function, given), weight.device)
     forward = replay._forward
 
     def record(*tensors: Tensor) -> list[Tensor]:
