@@ -730,7 +730,9 @@ def test_gradients_are_applied_within_inference_mode() -> None:
 
 @pytest.mark.parametrize("after", ["c", "b"])
 def test_a_group_that_follows_none_before_it_is_refused(after: str) -> None:
-    with pytest.raises(ConfigError, match=f"'b' moves after '{after}', which is no group before"):
+    with pytest.raises(
+        ConfigError, match=f"'b' moves after '{after}', which is not a group before"
+    ):
         _following(after)
 
 

@@ -473,7 +473,7 @@ def test_what_cannot_be_stepped_is_refused() -> None:
         GymVecEnv(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]  # what is tested
     with make_gym_vec("Pendulum-v1", 2) as envs:
         envs.reset()
-        with pytest.raises(DataError, match="the action is no array"):
+        with pytest.raises(DataError, match="the action is not an array"):
             envs.step([[0.0], [1.0, 2.0]])  # type: ignore[arg-type]  # what is tested
 
 

@@ -218,7 +218,7 @@ def test_what_is_no_task_or_seed_is_refused(env_id: str) -> None:
     with make_vec(env_id, 2) as envs:
         assert isinstance(envs, TaskVecEnv)
         for tasks in (None, "x", [[1.0], [1.0, 2.0]]):
-            with pytest.raises(DataError, match="the tasks are no tensor"):
+            with pytest.raises(DataError, match="the tasks are not a tensor"):
                 envs.set_tasks(cast("Tensor", tasks))
         with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got -1"):
             envs.reset(seed=-1)

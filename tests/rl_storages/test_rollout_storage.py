@@ -252,7 +252,7 @@ def test_a_rollout_is_a_whole_number_of_sequences() -> None:
     storage.reset()
     storage.insert_data_slice(data)
     storage.attach(dict.fromkeys(PREPARED_COLUMNS, torch.zeros(6, 2)))
-    with pytest.raises(ConfigError, match="no whole number of sequences of 4 steps"):
+    with pytest.raises(ConfigError, match="is not a whole number of sequences of 4 steps"):
         list(storage.generate_batches(1, None))
 
 

@@ -105,5 +105,5 @@ def check_actor(actor: OffPolicyActor, config: SACConfig, *, is_smoothed: bool) 
     if not is_smooth and is_smoothed:
         raise ConfigError(
             "temporal_smoothness and spatial_smoothness compare real actions at observations "
-            "nearby; leave them at 0 for discrete actions and for observations that are no Box"
+            "nearby; leave them at 0 for discrete actions and for observations that are not a Box"
         )

@@ -96,7 +96,7 @@ class TRPOConfig(OnPolicyConfig):
 class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
     """Trust region policy optimization.
 
-    A gradient step is one of the value function's; the policy's step is no gradient step and
+    A gradient step is one of the value function's; the policy's step is not a gradient step and
     cannot be taken from exchanged gradients.
 
     Args:

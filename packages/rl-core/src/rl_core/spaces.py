@@ -392,7 +392,7 @@ def text_paths(space: Space) -> list[str]:
 
 
 def _is_text(space: Space) -> bool:
-    # Also MiniGrid's MissionSpace, which is no spaces.Text.
+    # Also MiniGrid's MissionSpace, which is not a spaces.Text.
     return space.dtype is not None and space.dtype.kind == "U"
 
 

@@ -118,7 +118,7 @@ def make_batch(algorithm: AnyAlgorithm, rollout: Rollout) -> RolloutBatch:
     assert isinstance(state, dict)
     added = algorithm.add_ons.prepare(rollout, algorithm.generator)
     columns, _ = algorithm.prepare(added.rollout)
-    algorithm.load_state_dict(state)  # statistics of the rollout are no part of the batch
+    algorithm.load_state_dict(state)  # statistics of the rollout are not part of the batch
     extras = {**rollout.extras, **added.columns}
     extras |= {name: value for name, value in columns.items() if name not in PREPARED_COLUMNS}
 

@@ -30,7 +30,7 @@ def read_preset(
         section.
 
     Raises:
-        ConfigError: when there is none, or the file is no part of a recipe.
+        ConfigError: when there is none, or the file is not part of a recipe.
         PluginError: for an unknown algorithm.
     """
     if not name:

@@ -200,7 +200,7 @@ class Critics(nn.Module):
 
         Args:
             features: shape `(*batch, F)`, of `encode`.
-            action: shape `(*batch, A)`; not looked at where it is no input.
+            action: shape `(*batch, A)`; not looked at where it is not an input.
         """
         if not self._takes_action:
             action = None

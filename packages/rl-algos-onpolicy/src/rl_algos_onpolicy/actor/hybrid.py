@@ -72,7 +72,7 @@ class Hybrid(Distribution):
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the logarithm of Eq. (1) for actions `(*batch, d + k)`."""
         real, choices = self._split(action)
-        # NaN is no index; where an action is NaN, the density of its real numbers is too.
+        # NaN is not an index; where an action is NaN, the density of its real numbers is too.
         whole = torch.nan_to_num(choices, 0.0, 0.0, 0.0).long()
         return self.real.log_prob(real) + self.choices.log_prob(whole)
 

@@ -105,7 +105,7 @@ class OtherPolicies(PolicyLossAddOn):
         )
         given = torch.tensor(self.weights or [1.0] * len(self.policies), device=device)
         self.register_buffer("shares", given / given.sum(), persistent=False)
-        self._learner = (actor,)  # in a tuple, as it is no submodule of this one
+        self._learner = (actor,)  # in a tuple, as it is not a submodule of this one
         learned = distribution_class(actor)
         has_distances = actor.action_spec.dtype.is_floating_point
         families = [distribution_class(cast("Actor", other)) for other in self.others]

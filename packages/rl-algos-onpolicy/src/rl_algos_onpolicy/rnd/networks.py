@@ -27,8 +27,8 @@ class NormalizedObservation(nn.Module):
         shapes: of each part, flat vectors `(F,)` or images `(H, W, C)`.
 
     Raises:
-        ConfigError: when an image's channels are no multiple of ``frame_stack``, or no part is an
-            image although frames are stacked.
+        ConfigError: when an image's channels are not a multiple of ``frame_stack``, or no part is
+            an image although frames are stacked.
     """
 
     def __init__(self, space: gymnasium.Space[object], frame_stack: int = 1) -> None:

@@ -78,7 +78,7 @@ class RNDConfig(Config):
             are divided by (σ); 1 weighs all alike, as in the paper.
         predictor_proportion: share of the samples that the predictor learns from.
         pre_normalization_steps: environment transitions with random actions before training, for
-            the statistics of observations; they are no part of the run's steps.
+            the statistics of observations; they are not part of the run's steps.
         frame_stack: frames in an image's channels, of which only the newest, the last, is used;
             frames along an axis of their own are found without it.
 
@@ -186,7 +186,7 @@ class Novelty(nn.Module):
 
         Args:
             novelty: i of Eq. (3), `(T, B)`.
-            valid: `(T, B)`; rows that are no steps leave c as it is.
+            valid: `(T, B)`; rows that are not steps leave c as it is.
         """
         before = torch.zeros_like(novelty[0]) if self.filtered is None else self.filtered
         if before.shape != novelty.shape[1:]:
@@ -218,7 +218,7 @@ class Novelty(nn.Module):
             device = self.spread.mean.device
             filtered = StateReader(state, "rnd").tensor("filtered").to(device, copy=True)
             if filtered.dim() != 1 or not filtered.is_floating_point():
-                raise CheckpointError("rnd: 'filtered' is no row of one number per environment")
+                raise CheckpointError("rnd: 'filtered' is not a row of one number per environment")
             self.filtered = filtered
 
 

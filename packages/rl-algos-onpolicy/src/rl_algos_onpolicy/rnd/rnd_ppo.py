@@ -153,7 +153,7 @@ class RNDPPO(PPO):
         )
         value, next_value = self.intrinsic_values(rollout)
         valid, never = rollout.valid, torch.zeros_like(rollout.terminated)
-        # Rows that are no steps neither discount nor shorten what comes after them.
+        # Rows that are not steps neither discount nor shorten what comes after them.
         intrinsic, target = estimate(
             Steps(rollout.extras[INTRINSIC_REWARD], value, next_value, never, never),
             torch.where(valid, self.config.rnd.gamma_intrinsic, 1.0),
@@ -184,7 +184,7 @@ class RNDPPO(PPO):
     def intrinsic_values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Return intrinsic values of each step and of the one after it, each `(T, B)`.
 
-        In rows that are no steps both are those of the next step. After the rollout's last step
+        In rows that are not steps both are those of the next step. After the rollout's last step
         comes the observation that follows the rollout, whatever it is. Where that step ended its
         episode, or the last row only reset, it is seen from a new state, as the next step will be.
         """

@@ -122,8 +122,8 @@ class AddOns(nn.ModuleList):
         actor: the one being trained.
 
     Raises:
-        ConfigError: when one is no add-on, reads other batches, belongs to another algorithm, or is
-            there twice.
+        ConfigError: when one is not an add-on, reads other batches, belongs to another algorithm,
+            or is there twice.
     """
 
     def __init__(

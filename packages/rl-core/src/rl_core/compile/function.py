@@ -55,8 +55,8 @@ class CompiledFunction:
     Graphs that do the same are compiled once in a process, and kept on disk.
 
     Args:
-        function: from a first argument that is no tree, and trees of tensors, to named tensors. It
-            may change tensors in place.
+        function: from a first argument that is not a tree, and trees of tensors, to named tensors.
+            It may change tensors in place.
         what: what it is called in messages.
         device: where its tensors are.
 
@@ -122,7 +122,7 @@ class CompiledFunction:
         key = (static, *rest, *[(t.shape, t.dtype) for t in given])
         try:
             graph = self._graphs.get(key)
-        except TypeError as error:  # something among the arguments that is no tensor
+        except TypeError as error:  # something among the arguments that is not a tensor
             self._fail(TypeError(f"{error}; make it a tensor, or leave it out of the batch"))
             return None
         if graph is None:

@@ -28,7 +28,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     It is below autograd and `torch.func`, so that gradients and batches have become operations.
 
     Attributes:
-        captured: tensors from outside that are no inputs, in the order in which they were met.
+        captured: tensors from outside that are not inputs, in the order in which they were met.
     """
 
     def __init__(self) -> None:

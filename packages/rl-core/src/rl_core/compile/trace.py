@@ -128,15 +128,15 @@ def check_same(traced: TracedGraph, before: TracedGraph) -> None:
         before: of an earlier one.
 
     Raises:
-        TraceError: when they compute something else. Numbers that are no tensors, and tensors that
+        TraceError: when they compute something else. Numbers that are not tensors, and tensors that
             Python makes of numbers, are constants of a graph.
     """
     pairs = zip(traced.captured, before.captured, strict=False)
     if traced.digest != before.digest or not all(_is_same(a, b) for a, b in pairs):
         raise TraceError(
-            "it does something else in its second call: what is no tensor, and what Python makes a "
-            "tensor of, such as torch.tensor([a, b]), would stay as it was in the first; use "
-            "torch.stack, and keep what changes in tensors"
+            "it does something else in its second call: what is not a tensor, and what Python "
+            "makes a tensor of, such as torch.tensor([a, b]), would stay as it was in the first; "
+            "use torch.stack, and keep what changes in tensors"
         )
 
 

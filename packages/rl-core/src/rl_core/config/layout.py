@@ -98,7 +98,7 @@ def plain_table(options: Mapping[str, Json], kind: str) -> Tables:
     """Return options as new plain data.
 
     Raises:
-        ConfigError: when they are no mapping, or not plain; the message names the kind.
+        ConfigError: when they are not a mapping, or not plain; the message names the kind.
     """
     if not isinstance(options, Mapping):
         raise ConfigError(f"{kind}: got {options!r}; expected a mapping of options")

@@ -110,7 +110,7 @@ class Recipe:
                 nothing to another.
 
         Raises:
-            ConfigError: when the overrides are no part of a recipe.
+            ConfigError: when the overrides are not part of a recipe.
         """
         check_layout(overrides)
         return Recipe.from_tables(merged_tables(self.to_tables(), overrides))

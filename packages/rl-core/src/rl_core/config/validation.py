@@ -268,7 +268,7 @@ def _members(type_: object, outer: _Marks = ()) -> Iterator[tuple[object, _Marks
 
 
 def _is_of(kind: object, value: object) -> bool:
-    """Tell whether a value is of a type that is no union; items of lists are not looked at."""
+    """Tell whether a value is of a type that is not a union; items of lists are not looked at."""
     if get_origin(kind) is Literal:
         return any(value == one and type(value) is type(one) for one in get_args(kind))
     if kind in (int, float):
@@ -315,7 +315,7 @@ def _range(marks: _Marks, words: Mapping[str, str]) -> str:
 
 
 def _described(kind: object, marks: _Marks) -> str:
-    """Say what a value of a type that is no union is."""
+    """Say what a value of a type that is not a union is."""
     if get_origin(kind) is Literal:
         return _either(get_args(kind))
     if kind in (int, float):

@@ -68,7 +68,7 @@ class TaskVecEnv(VecEnv):
             has_columns: False for one number for each task, `(count,)`.
 
         Raises:
-            EnvironmentFaultError: when it is no tensor of that shape.
+            EnvironmentFaultError: when it is not a tensor of that shape.
         """
         shape = tuple(rows.shape) if isinstance(rows, Tensor) else ()
         if shape[:1] == (count,) and (len(shape) > 1) is has_columns:

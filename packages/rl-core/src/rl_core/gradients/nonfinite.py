@@ -130,7 +130,7 @@ class NonFiniteGuard(Generic[BatchT]):
         )
 
     def refuse(self, number: int, batch: BatchT, message: str) -> None:
-        """Refuse a step that is no gradient step, or count it where steps are skipped.
+        """Refuse a step that is not a gradient step, or count it where steps are skipped.
 
         Args:
             number: of the gradient step that would come next.

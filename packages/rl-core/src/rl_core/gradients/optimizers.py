@@ -185,7 +185,7 @@ def _depths(groups: Sequence[ParameterGroup]) -> dict[str, int]:
     for group in groups:
         if group.after is not None and group.after not in depths:
             raise ConfigError(
-                f"parameter group '{group.name}' moves after '{group.after}', which is no group "
+                f"parameter group '{group.name}' moves after '{group.after}', which is not a group "
                 "before it"
             )
         depths[group.name] = 0 if group.after is None else depths[group.after] + 1

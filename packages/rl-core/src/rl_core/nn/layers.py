@@ -216,7 +216,7 @@ def layer_options(
 
 
 def check_layers(layers: Sequence[LayerConfig] | None, path: str) -> None:
-    """Refuse what is no layer, and unknown names, before any size is known.
+    """Refuse what is not a layer, and unknown names, before any size is known.
 
     Args:
         layers: as data.

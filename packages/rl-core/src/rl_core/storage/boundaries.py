@@ -59,7 +59,7 @@ class EpisodeBoundaries:
         self._expect_nothing()
 
     def precede(self, num_rows: Tensor) -> None:
-        """Note rows that are no steps before the first one since the storage was emptied.
+        """Note rows that are not steps before the first one since the storage was emptied.
 
         Args:
             num_rows: how many of each environment, shape `(B,)`.

@@ -123,12 +123,12 @@ def checked_tasks(tasks: object, shape: tuple[int, ...]) -> Tensor:
     """Return a copy of tasks, after a look at their shape.
 
     Raises:
-        DataError: for another shape, or what is no tensor or array.
+        DataError: for another shape, or what is not a tensor or array.
     """
     try:
         found = torch.as_tensor(tasks)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"the tasks are no tensor: {in_brief(error)}") from error
+        raise DataError(f"the tasks are not a tensor: {in_brief(error)}") from error
     if found.shape != shape:
         raise DataError(
             f"the tasks have shape {tuple(found.shape)}; expected {shape}: one task for each "

@@ -210,8 +210,8 @@ class BaseGymVecEnv(VecEnv):
         """Return a step's actions as an array of the environments' kind and dtype.
 
         Raises:
-            DataError: for another shape, for what is no number, and where categories are asked for
-                for real numbers and those that do not fit.
+            DataError: for another shape, for what is not a number, and, where categories are asked
+                for, for real numbers and those that do not fit.
         """
         actions: Rows = action
         if (
@@ -223,7 +223,7 @@ class BaseGymVecEnv(VecEnv):
         try:
             actions = self._arrays.convert(action)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise DataError(f"the action is no array: {in_brief(error)}") from error
+            raise DataError(f"the action is not an array: {in_brief(error)}") from error
         if actions.shape != self._action_shape and self._action_shape is not None:
             raise action_error(tuple(actions.shape), self._action_space, self._num_envs)
         if actions.dtype is not self._usual_action_dtype:

@@ -221,7 +221,7 @@ class RowWriter:
             self._retire()
 
     def append(self, data: Mapping[str, Tensor], num_rows: Positions) -> None:
-        """Take in rows of each environment, of which the last is no step but what followed.
+        """Take in rows of each environment, of which the last is not a step but what followed.
 
         Args:
             data: columns `(L, B, ...)` all of which fit, and the stacks of the first row.

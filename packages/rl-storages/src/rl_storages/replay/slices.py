@@ -21,7 +21,7 @@ def copy_slice(ring: ReplayRing, start: int, end: int, length: int) -> DataSlice
     """Copy steps, each with the row that follows it.
 
     Columns are `(L, B, ...)`. Of each environment the first ``num_rows`` rows are there, the last
-    of which is no step: it holds the observation that followed the last step. Rows that are no
+    of which is not a step: it holds the observation that followed the last step. Rows that are not
     steps, and rows beyond ``num_rows``, hold zeros but for observations that are there.
 
     Args:
@@ -92,7 +92,7 @@ def checked_num_rows(ring: ReplayRing, data: DataSlice) -> Positions:
     is_step = (flags & STEP) > 0
     begins = is_step[0] if length else num_rows > 0
     if (is_step & (rows >= num_rows - 1)).any() or (flags[~is_step] != 0).any():
-        raise DataError("data slice column 'flags': a row that is no step is marked as one")
+        raise DataError("data slice column 'flags': a row that is not a step is marked as one")
     if ((num_rows > 0) & ~begins).any():
         raise DataError("data slice column 'flags': expected the first row to be a step")
     return num_rows

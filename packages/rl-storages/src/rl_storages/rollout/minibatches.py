@@ -23,7 +23,7 @@ def sequence_length_of(num_steps: int, sequence_length: int | None) -> int:
             `SEQUENCE_LENGTH` up to it that divides the rollout, or else the smallest above.
 
     Raises:
-        ConfigError: when a rollout is no whole number of sequences.
+        ConfigError: when a rollout is not a whole number of sequences.
     """
     if sequence_length is None:
         shorter = range(min(SEQUENCE_LENGTH, num_steps), SEQUENCE_LENGTH // 2 - 1, -1)

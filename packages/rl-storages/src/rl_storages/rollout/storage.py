@@ -269,7 +269,7 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
         rollout = f"the rollout of {num_steps} steps x {num_envs} environments"
         if num_steps % length:
             raise ConfigError(
-                f"{rollout} is no whole number of sequences of {length} steps; collect the rest "
+                f"{rollout} is not a whole number of sequences of {length} steps; collect the rest "
                 "first"
             )
         units = samples // length

@@ -15,7 +15,7 @@ from rl_core.types import Observation, StateDict
 from rl_testing._rows import Row, RowStorage, assembled, stack
 
 _NOT_DRAWN = ("truncated", "valid", "episode_start", "state/", "next/", "successor/")
-"""Columns of a row that are no part of a batch of transitions."""
+"""Columns of a row that are not part of a batch of transitions."""
 
 
 class ReferenceReplayStorage(RowStorage[ReplayBatch], HasTrajectories[ReplayBatch]):

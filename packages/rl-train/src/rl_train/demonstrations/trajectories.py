@@ -100,7 +100,7 @@ def _observation(value: object, space: Space, length: int, where: str) -> Observ
             "one array" if "" in names else f"entries {sorted(names)}" for names in (parts, leaves)
         )
         raise DataError(f"{where}: the observations are {got}; expected {expected}")
-    problem = observation_problem(leaf_spaces(space), value, (length + 1,))  # type: ignore[arg-type]  # it says what is no array
+    problem = observation_problem(leaf_spaces(space), value, (length + 1,))  # type: ignore[arg-type]  # it says what is not an array
     if problem is not None:
         problem += f" for {length} rewards: one before each step, and one after the last"
     _refuse(problem, where)

@@ -32,7 +32,7 @@ def listeners(
         configured: further names, which come first.
 
     Raises:
-        ConfigError: when they are no list, or one of them is neither.
+        ConfigError: when they are not a list, or one of them is neither.
     """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
         raise ConfigError(
