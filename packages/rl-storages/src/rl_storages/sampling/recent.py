@@ -8,7 +8,8 @@ divided by the transitions that each is learned from.
 
 (2) $\eta = 1 + (\eta_0 - 1) (g + 1) / 2$, where g in [-1, 1] says how the returns of the last 20
 episodes rise or fall: their mean gradient, divided by the largest so far where it rises, by the
-size of the lowest so far where it falls; both decay by 0.9999 with every episode.
+size of the lowest so far where it falls; both decay by 0.9999 with every episode. This is how
+PyTorchRL adapts η.
 """
 
 from collections import deque
