@@ -98,6 +98,9 @@ def test_numbers_beyond_the_bounds_are_refused(type_: object, value: object, mes
 
 @pytest.mark.parametrize("value", [np.array(3), np.bool_(True), "3", True, None])
 def test_only_numbers_are_numbers(value: object) -> None:
+    """Also where a list would keep a number of NumPy's."""
+    kept = refusal([np.int64(3)], Sequence[Count])
+    assert kept == "x[0] must be a whole number of at least 1, got np.int64(3)"
     value = as_python(value)
     assert refusal(value, Count) == f"x must be a whole number of at least 1, got {value!r}"
     assert refusal(value, Positive) == f"x must be a finite number above 0, got {value!r}"

@@ -58,7 +58,7 @@ def observation_batch(observation: object, actor: Actor) -> tuple[Observation, b
             "observation, or a batch with as many of each entry"
         )
     inputs = tensors if isinstance(spaces, Mapping) else tensors["observation"]
-    return inputs, counts.popitem()[1] is not None
+    return inputs, None not in counts.values()
 
 
 def state_batch(state: State | None, actor: Actor, count: int) -> State:

@@ -39,11 +39,16 @@ def at(path: str) -> str:
     return f"{path}: " if path else ""
 
 
+def printed(data: object) -> str:
+    """Return what Python prints of an object, which refuses integers of many thousand digits."""
+    try:
+        return repr(data)
+    except ValueError:
+        return "a very large integer"
+
+
 def got(data: object) -> str:
     """Describe what was given: its text, cut short, and its type."""
-    try:
-        text = repr(data)
-    except ValueError:  # Python refuses to print integers of many thousand digits
-        text = "a very large integer"
+    text = printed(data)
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     return "None" if data is None else f"{shown} ({type(data).__name__})"

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, ParamSpec, TypeAlias, TypeVar, get_args, 
 
 from annotated_types import Ge, Gt, Interval
 
+from rl_core.config._checks import printed
 from rl_core.config._types import fields_of, is_union, resolved_hints
 from rl_core.config.schedules import Piecewise, Schedule, Scheduled, as_python
 from rl_core.errors import ConfigError, nearest
@@ -154,12 +155,15 @@ def check_argument(name: str, value: T, type_: object) -> T:
         ConfigError: naming it, what it must be and what it was.
     """
     value = as_python(value)
+    _check_value(name, value, type_)
+    return value
+
+
+def _check_value(name: str, value: object, type_: object) -> None:
+    """Check a value as it is: a number of NumPy's is refused, because a list would keep it."""
     members = list(_members(type_))
     fitting = [(kind, marks) for kind, marks in members if _is_of(kind, value)]
-    try:
-        got = str(value) if isinstance(value, float | Schedule) else repr(value)
-    except ValueError:  # Python refuses to print integers of many thousand digits
-        got = "a very large integer"
+    got = str(value) if isinstance(value, float | Schedule) else printed(value)
     got = got if len(got) <= 100 else type(value).__name__
     or_none = ", or None" if any(kind is NoneType for kind, _ in members) else ""
     if not fitting:
@@ -182,8 +186,7 @@ def check_argument(name: str, value: T, type_: object) -> T:
         if len(types) != len(value):
             raise ConfigError(f"{name} must be a list of {len(types)}, got {got}")
         for index, (item, item_type) in enumerate(zip(value, types, strict=True)):
-            check_argument(f"{name}[{index}]", item, item_type)
-    return value
+            _check_value(f"{name}[{index}]", item, item_type)
 
 
 def bounds_of(config: Callable[..., object]) -> Mapping[str, str]:
@@ -220,7 +223,7 @@ def _check(owner: Callable[..., object], read: Callable[[str], object], path: st
     declared = _declared(owner)
     values = {name: read(name) for name in declared}
     for name, (type_, _) in declared.items():
-        check_argument(path + name, values[name], type_)
+        _check_value(path + name, values[name], type_)
     given = _given(owner, values)
     for name in given:
         for mark in _marks(declared[name][0], Needs | Without):

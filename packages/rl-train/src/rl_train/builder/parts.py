@@ -22,7 +22,12 @@ from rl_envs import AnyEnv, ProcessVecEnv, is_built
 from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_from
 from rl_train.builder.description import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
-from rl_train.builder.saved_actors import GLOBAL_GENERATOR, build_actor, load_actor, new_actor
+from rl_train.builder.saved_actors import (
+    build_actor,
+    global_generator_kept,
+    load_actor,
+    new_actor,
+)
 from rl_train.builder.saved_spaces import (
     REWARD_OPTIONS,
     changing_options,
@@ -280,6 +285,6 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Seed torch's global generator within a block, and restore it afterwards."""
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+    with global_generator_kept():
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed CUDA's for good
         yield

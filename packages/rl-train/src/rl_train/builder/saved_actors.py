@@ -1,5 +1,7 @@
 """Actors of other runs, rebuilt from their recipes and checkpoints."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import cast
@@ -39,8 +41,14 @@ def new_actor(
     return cast("Actor", construct_component("actor", spec, context)).to(device)
 
 
-GLOBAL_GENERATOR = RLock()
-"""Held while torch's global generator is seeded, which all threads share."""
+_LOCK = RLock()
+
+
+@contextmanager
+def global_generator_kept() -> Iterator[None]:
+    """Restore torch's global generator after a block; all threads share it, so they take turns."""
+    with _LOCK, torch.random.fork_rng(devices=[]):
+        yield
 
 
 def build_actor(
@@ -58,7 +66,7 @@ def build_actor(
         raise ConfigError(
             "the run's actor was built from Python objects, which a recipe cannot name"
         )
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
+    with global_generator_kept():
         return new_actor(spec, observation_space, action_space, device)
 
 
