@@ -551,6 +551,11 @@ def test_predict_samples_when_asked() -> None:
     assert 20 < int(actions.sum()) < 180  # a fresh policy is close to a fair coin
 
 
+def test_predict_refuses_what_is_neither_true_nor_false() -> None:
+    with pytest.raises(ConfigError, match=r"^deterministic must be True or False, got 'no'"):
+        small_agent().predict(np.zeros(4), deterministic="no")  # type: ignore[arg-type]  # wrong
+
+
 def test_predict_refuses_to_sample_from_a_policy_of_one_action() -> None:
     agent = rl_train.make("dqn", "CartPole-v1", seed=3)
     with pytest.raises(

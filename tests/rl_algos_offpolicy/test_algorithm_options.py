@@ -124,6 +124,7 @@ def test_what_is_no_actor_is_refused() -> None:
         (SACConfig, "spatial_smoothness", -1.0),
         (TD3Config, "policy_delay", 0),
         (TD3Config, "target_noise", -0.1),
+        (TD3Config, "target_noise_clip", 0.0),
         (TD3Config, "exploration_noise", "gauss"),
         (DDPGConfig, "clip_return", 0.0),
         (TD3Config, "clip_return", -1.0),

@@ -288,6 +288,13 @@ def test_at_least_one_episode_is_needed(count: Any) -> None:
         evaluate_policy(_actor(envs), envs, count)
 
 
+@pytest.mark.parametrize("option", ["deterministic", "explore"])
+def test_flags_are_true_or_false(option: str) -> None:
+    envs = _identity_envs()
+    with pytest.raises(ConfigError, match=f"^{option} must be True or False, got 'no'"):
+        evaluate_policy(_actor(envs), envs, 1, **{option: "no"})  # type: ignore[arg-type]  # wrong
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     envs = _identity_envs()
     result = evaluate_policy(

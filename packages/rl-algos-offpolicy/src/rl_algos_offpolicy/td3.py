@@ -29,7 +29,7 @@ from rl_algos_offpolicy.critics.critics import bootstrapped_target
 from rl_algos_offpolicy.ddpg import DeterministicAlgorithm, DeterministicConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch
-from rl_core.config import Count, ScheduledNonNegative
+from rl_core.config import Count, ScheduledNonNegative, ScheduledPositive
 from rl_core.gradients import Noise
 
 
@@ -45,7 +45,7 @@ class TD3Config(DeterministicConfig):
 
     policy_delay: Count = 2
     target_noise: ScheduledNonNegative = 0.2
-    target_noise_clip: ScheduledNonNegative = 0.5
+    target_noise_clip: ScheduledPositive = 0.5
 
     def __post_init__(self) -> None:
         DeterministicConfig.__post_init__(self)

@@ -159,11 +159,13 @@ class Agent:
             The environment's action, or a batch `(N, ...)`, and the next recurrent state.
 
         Raises:
-            ConfigError: when ``deterministic`` is False and the policy is deterministic.
+            ConfigError: when ``deterministic`` is not True or False, or is False and the policy is
+                deterministic.
             DataError: when the observation has the wrong shape or dtype or is not finite, when an
                 action mask forbids every action, or when ``state`` or ``episode_start`` does not
                 fit the number of observations.
         """
+        deterministic = check_argument("deterministic", deterministic, bool)
         actor = self.actor
         tensors, batched = observation_batch(observation, actor)
         space = actor.observation_space

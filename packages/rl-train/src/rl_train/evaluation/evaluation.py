@@ -156,13 +156,16 @@ def evaluate_policy(
     Raises:
         StoppedError: when ``is_stopping`` returned True.
         ConfigError: when there is no actor, a number of episodes or steps is not whole or below 1,
-            or ``deterministic`` is False and the policy is deterministic (see `draws_actions`), or
-            the algorithm evaluates in its own way and there are ``max_episode_steps``.
+            a flag is not True or False, ``deterministic`` is False and the policy is deterministic
+            (see `draws_actions`), or the algorithm evaluates in its own way and there are
+            ``max_episode_steps``.
         SpaceError: when the actor was built for other spaces than the environments have.
         DataError: when an action mask forbids every action.
     """
     num_episodes = check_argument("num_episodes", num_episodes, Count)
     max_episode_steps = check_argument("max_episode_steps", max_episode_steps, Count | None)
+    deterministic = check_argument("deterministic", deterministic, bool)
+    explore = check_argument("explore", explore, bool)
     actor = policy if isinstance(policy, Actor) else getattr(policy, "actor", None)
     if not isinstance(actor, Actor):
         raise ConfigError(
