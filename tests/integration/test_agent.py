@@ -251,6 +251,51 @@ def test_a_custom_environment_may_become_one_with_a_name(tmp_path: Path) -> None
     assert loaded.evaluate(2).num_episodes == 2
 
 
+def _heavy() -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make("CartPole-v1", max_episode_steps=15)
+    cast("CartPoleEnv", env.unwrapped).gravity = 100.0
+    return env
+
+
+def test_an_agent_goes_on_in_another_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = rl_train.make("ppo", own_env, options=SMALL)
+    agent.train(total_steps=64, run_dir=tmp_path / "run", progress=False)
+    other = rl_train.load(tmp_path / "run", env=_heavy)
+    other.save(tmp_path / "other")
+    for loaded in (other, rl_train.load(tmp_path / "other", env=_heavy)):
+        loaded.train(total_steps=128)
+        assert "new episodes begin, because load was given an env" in capsys.readouterr().err
+        for env in cast("Any", loaded.parts.envs).envs:
+            assert env.unwrapped.gravity == 100.0
+            assert env.get_wrapper_attr("_max_episode_steps") == 15
+        assert loaded.total_steps == 128
+
+
+def test_an_agent_goes_on_in_the_same_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = rl_train.make("ppo", own_env, options=SMALL)
+    agent.train(total_steps=64, run_dir=tmp_path / "run", progress=False)
+    loaded = rl_train.load(tmp_path / "run", parts={"env": own_env})
+    for one in (agent, loaded):
+        one.train(total_steps=128)
+        assert "new episodes begin" not in capsys.readouterr().err
+    check_same_state(dict(loaded.actor.state_dict()), dict(agent.actor.state_dict()))
+    with pytest.raises(ConfigError, match="got an env, and another one in parts; leave one"):
+        rl_train.load(tmp_path / "run", env=_heavy, parts={"env": own_env})
+
+
+def test_a_run_on_an_own_environment_is_recorded_as_such(tmp_path: Path) -> None:
+    small_agent().train(64, run_dir=tmp_path / "run", progress=False)
+    agent = rl_train.load(tmp_path / "run", env=_heavy)
+    agent.train(128, run_dir=tmp_path / "other", progress=False)
+    assert agent.recipe.env.is_custom
+    with pytest.raises(ConfigError, match=r"parts={'env': ...}\), or env=... for new episodes"):
+        rl_train.load(tmp_path / "other")
+
+
 def test_one_environment_cannot_be_several() -> None:
     with pytest.raises(ConfigError, match=r"num_envs=4, but a built .* is one environment"):
         rl_train.make("ppo", own_env(), num_envs=4)

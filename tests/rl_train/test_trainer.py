@@ -1176,6 +1176,19 @@ def test_a_checkpoint_of_another_number_of_environments_is_refused(tmp_path: Pat
         other.resume()
 
 
+def test_a_run_goes_on_in_the_environments_that_it_began_in(tmp_path: Path) -> None:
+    def trainer(**options: Any) -> Trainer:
+        envs = make_vec("FrozenLake-v1", NUM_ENVS, **options)
+        return _trainer(tmp_path / "run", envs=envs)
+
+    trainer(vectorization="sync").train(total_updates=1)
+    with pytest.raises(
+        ConfigError, match=r"^env\.env_kwargs is \{'is_slippery': False\}, but None in"
+    ):
+        trainer(vectorization="sync", env_kwargs={"is_slippery": False}).resume()
+    trainer(vectorization="sync", check=False).resume()
+
+
 def test_two_runs_in_one_directory_are_kept_apart(tmp_path: Path) -> None:
     first = _trainer(tmp_path / "run")
     first.train(total_updates=1)

@@ -40,7 +40,7 @@ from rl_train.checkpoint import (
     read_run,
     save_checkpoint,
 )
-from rl_train.collecting import ActionMaskCheck
+from rl_train.collecting import ActionMaskCheck, without_episodes
 from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
 from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
@@ -61,6 +61,7 @@ class Agent:
         self._trainer: Trainer | None = None
         self._checkpoint: Checkpoint | None = None
         self._newest: Path | None = None  # the checkpoint that was saved or loaded last
+        self._begins_episodes = False  # in another environment than the checkpoint's
         self._generator = spawn_generators(
             parts.recipe.seed, ["predict"], device=parts.algorithm.device
         )["predict"]
@@ -125,12 +126,8 @@ class Agent:
         trainer = self._trainer or self._new_trainer(
             run_dir=run_dir, loggers=loggers, callbacks=callbacks
         )
-        if progress and self._trainer is None and self.parts.test_envs is None:
-            print(
-                "the policy is not evaluated at the end: the environment is built, and there is no "
-                "other to test in; to have one, give its class or a function that builds it",
-                file=sys.stderr,
-            )
+        if progress and self._trainer is None:
+            self._say_what_may_surprise()
         self._trainer = trainer
         try:
             return trainer.train(**totals, progress=progress)
@@ -268,10 +265,14 @@ class Agent:
         self._newest = path.resolve()
         return path
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: Checkpoint, *, with_episodes: bool = True) -> None:
         """Load a checkpoint's weights and hyper-parameters now, and the rest when training starts.
 
         Changes made to the weights and hyper-parameters in between are kept.
+
+        Args:
+            checkpoint: of an agent like this one.
+            with_episodes: False leaves the environments as they are, and begins new episodes.
 
         Raises:
             CheckpointError: when it belongs to an agent with other networks or parameters.
@@ -281,7 +282,14 @@ class Agent:
         self.parts.algorithm.schedules.load_state_dict(
             StateReader(state, "algorithm").tree("schedules")
         )
-        self._checkpoint, self._newest = checkpoint, checkpoint.path.resolve()
+        self._newest = checkpoint.path.resolve()
+        if not with_episodes and "collector" in checkpoint.state:
+            collector = StateReader(checkpoint.state, str(checkpoint.path)).tree("collector")
+            left = {**checkpoint.state, "collector": without_episodes(collector)}
+            grade = "weights" if checkpoint.resume_grade == "weights" else "episode"
+            checkpoint = replace(checkpoint, state=left, resume_grade=grade)
+            self._begins_episodes = True
+        self._checkpoint = checkpoint
 
     @cached_property
     def _draws_actions(self) -> bool:
@@ -302,6 +310,20 @@ class Agent:
             }
             hint = f"; use {ours[name]}" if name in ours else ""
             raise AttributeError(f"Agent has no '{name}'{hint}", name=name, obj=self)
+
+    def _say_what_may_surprise(self) -> None:
+        if self._begins_episodes:
+            print(
+                "new episodes begin, because load was given an env, which may be another one; "
+                "parts={'env': ...} goes on in the run's own",
+                file=sys.stderr,
+            )
+        if self.parts.test_envs is None:
+            print(
+                "the policy is not evaluated at the end: the environment is built, and there is no "
+                "other to test in; to have one, give its class or a function that builds it",
+                file=sys.stderr,
+            )
 
     def _new_trainer(self, **options: object) -> Trainer:
         """Build a trainer that continues from where the agent was saved."""
@@ -385,15 +407,17 @@ def load(
     Args:
         directory: run directory, whose newest checkpoint is taken; its folder ``best``, whose
             weights can act but not go on learning; or one checkpoint.
-        env: environment in place of the recipe's, of any kind that `make` takes; short for
-            ``parts["env"]``.
-        parts: objects by section (``env``, ``actor``, ``algorithm``, ``storage``) that replace
-            those of the recipe; required for those that it calls ``custom``.
+        env: environment to go on in, of any kind that `make` takes. It may be another one than
+            the run's, with the same spaces, and new episodes begin in it.
+        parts: objects by section (``actor``, ``algorithm``, ``storage``, ``env``) that are like
+            those of the run, and required for those that its recipe calls ``custom``. Episodes of
+            an ``env`` go on where they were saved.
         device: device of the networks; None takes the recipe's.
 
     Raises:
         CheckpointError: when there is no readable checkpoint.
-        ConfigError: when a custom component is missing, or an argument has the wrong type.
+        ConfigError: when a custom component is missing, an argument has the wrong type, or an
+            environment is given twice.
     """
     if not isinstance(directory, str | os.PathLike):
         raise ConfigError(f"directory is {directory!r}; expected the path of a run")
@@ -401,10 +425,12 @@ def load(
     recipe = recipe_of(checkpoint)
     recipe = recipe if device is None else replace(recipe, device=device)
     if env is not None:
+        if "env" in (parts or {}):
+            raise ConfigError("got an env, and another one in parts; leave one of them out")
         parts = {**(parts or {}), "env": env}
     agent = Agent(build(recipe, parts, is_saved=True))
     try:
-        agent.restore(checkpoint)
+        agent.restore(checkpoint, with_episodes=env is None)
     except CheckpointError as error:
         agent.close()
         if env is None:

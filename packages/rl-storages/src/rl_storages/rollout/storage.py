@@ -284,7 +284,8 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
         assert minibatch_size is not None
         if minibatch_size > samples:
             raise ConfigError(
-                f"minibatch_size={minibatch_size} is larger than the {samples} samples of {rollout}"
+                f"minibatch_size={minibatch_size} is larger than the {samples} samples of "
+                f"{rollout}; use smaller minibatches, longer rollouts or more environments"
             )
         if minibatch_size < length:
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rl_core import plugins
@@ -84,7 +84,7 @@ def _parts_of(kind: str, part: object) -> list[tuple[str, object]]:
 
 
 def changed_option(
-    before: Recipe, now: Recipe, sections: Sequence[str]
+    before: Recipe, now: Recipe, sections: Sequence[str], ignored: Collection[str] = ()
 ) -> tuple[str, Json, Json] | None:
     """Return the first option that differs between two recipes, and both values.
 
@@ -92,6 +92,7 @@ def changed_option(
         before: one recipe.
         now: the other one.
         sections: to compare, or ``seed``; components that are the user's own are left out.
+        ignored: paths of options that may differ.
 
     Returns:
         Path, value before (None if it was not there) and value now; None if nothing differs.
@@ -101,8 +102,9 @@ def changed_option(
         if CUSTOM in (old.get("name"), new.get("name")):
             continue
         for key in {**old, **new}:
-            if old.get(key) != new.get(key):
-                return f"{section}.{key}".strip("."), old.get(key), new.get(key)
+            path = f"{section}.{key}".strip(".")
+            if old.get(key) != new.get(key) and path not in ignored:
+                return path, old.get(key), new.get(key)
     return None
 
 

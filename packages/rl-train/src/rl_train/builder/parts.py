@@ -12,7 +12,7 @@ import torch
 
 from rl_core.actor import Actor
 from rl_core.algorithm import Algorithm, AnyAlgorithm
-from rl_core.config import ComponentSpec, Recipe, decode
+from rl_core.config import CUSTOM, ComponentSpec, Recipe, decode
 from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError, DeviceError, nearest
 from rl_core.seeding import spawn_seed
@@ -155,6 +155,8 @@ def build(
     again = None if env is None or is_built(env) else env
     has_more = again is not None or not recipe.env.is_custom
     test_envs = partial(build_test_envs, recipe, again) if has_more else None
+    if env is not None:  # it may be another one than that of the recipe's name
+        recipe = replace(recipe, env=replace(recipe.env, name=CUSTOM))
     return Parts(recipe, envs, algorithm, storage, config, test_envs)
 
 
@@ -277,8 +279,8 @@ def _check_given(recipe: Recipe, given: Mapping[str, object]) -> None:
     if missing:
         raise ConfigError(
             f"the recipe's {', '.join(missing)} was built from Python objects; give it again with "
-            f"load(directory, parts={{'{missing[0]}': ...}})"
-            + (", or env=..." if missing == ["env"] else "")
+            f"load(directory, parts={{{', '.join(f'{name!r}: ...' for name in missing)}}})"
+            + (", or env=... for new episodes in it" if missing == ["env"] else "")
         )
 
 

@@ -269,7 +269,8 @@ class Collector(StateFields):
         if self.reward_scaler is not None:
             self.reward_scaler.load_state_dict(scaler)
         envs = saved.tree("envs")
-        self.envs.load_state_dict(envs)
+        if envs:
+            self.envs.load_state_dict(envs)
         running = saved.tree("running")
         if self.total_steps or self.warm_up_rows or running:
             if envs:
@@ -286,7 +287,8 @@ class Collector(StateFields):
         if num_envs != self.envs.num_envs:
             raise CheckpointError(
                 f"collector: the saved run has {num_envs} environments, but this one has "
-                f"{self.envs.num_envs}; resume with the original number"
+                f"{self.envs.num_envs}; resume with the original number, or begin a new run with "
+                "its weights, as make(..., restart_model=...) does"
             )
         if noise.dim() == 0 or cursor > len(noise):
             raise CheckpointError("collector: 'noise_cursor' is beyond the saved noise")
@@ -349,6 +351,11 @@ class Collector(StateFields):
         if not self._is_on_cpu:
             return action.cpu().numpy()
         return action.numpy().copy() if is_stored else action.numpy()
+
+
+def without_episodes(state: StateDict) -> StateDict:
+    """Return a collector's state for other environments, in which new episodes begin."""
+    return {**state, "envs": {}, "running": {}}
 
 
 def random_step(

@@ -49,6 +49,12 @@ from rl_train.trainer.state import RunState
 BatchT = TypeVar("BatchT")
 ConfigT = TypeVar("ConfigT")
 
+_HOW_ENVS_STEP = (
+    *("env.vectorization", "env.num_workers", "env.timeout_s", "env.max_restarts"),
+    "env.check",
+)
+"""Options that do not change what the environments are."""
+
 
 class Trainer:
     """Collect, update, evaluate, log and save checkpoints until the run is over.
@@ -318,15 +324,16 @@ class Trainer:
             The checkpoint; its ``skipped`` lists the damaged ones.
 
         Raises:
-            ConfigError: without a run directory, or when the actor, the algorithm or the storage
-                has other options than the run began with.
+            ConfigError: without a run directory, or when the environments, the actor, the algorithm
+                or the storage have other options than the run began with.
             CheckpointError: when there is no readable checkpoint, or it does not fit.
         """
         if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
         checkpoint = read_run(self.directory.path)
         began = recipe_of(checkpoint)
-        if changed := changed_option(began, self.recipe, ("actor", "algorithm", "storage")):
+        sections = ("env", "actor", "algorithm", "storage")
+        if changed := changed_option(began, self.recipe, sections, _HOW_ENVS_STEP):
             name, before, now = changed
             raise ConfigError(
                 f"{name} is {now!r}, but {before!r} in {checkpoint.path}, and a run goes on as it "
