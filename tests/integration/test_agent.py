@@ -171,9 +171,12 @@ def test_no_two_sections_share_an_option(algorithm: str) -> None:
         ({"total_timesteps": 100}, "'total_timesteps'; total_steps is an argument of train"),
         (
             {"policy": "MlpPolicy"},
-            "leave out 'MlpPolicy': the networks follow from the observation",
+            "leave it out: the networks follow from the observation",
         ),
         ({"run_dir": "runs"}, "'run_dir'; run_dir is an argument of train"),
+        ({"max_episode_steps": 9}, r"give env_kwargs=\{'max_episode_steps': \.\.\.\}"),
+        ({"test_envs": None}, "an argument of rl_train.Trainer"),
+        ({"activation": nn.ReLU}, "the class ReLU.*; a class is given by its name, such as 'relu'"),
     ],
 )
 def test_options_that_no_section_has_are_refused(options: dict[str, Any], message: str) -> None:
@@ -544,6 +547,7 @@ def test_predict_refuses_categories_that_do_not_exist() -> None:
         ({"state": {}}, r"state: got none; expected tensors \{'policy': \(2, 64\)"),
         ({"state": {"policy": torch.zeros(1, 64), "value": torch.zeros(1, 64)}}, r"\(1, 64\)"),
         ({"state": {"policy": 0.0}}, "float"),
+        ({"state": (torch.zeros(2, 64),)}, "state: got tuple; expected tensors"),
     ],
 )
 def test_predict_refuses_states_and_starts_of_another_kind(

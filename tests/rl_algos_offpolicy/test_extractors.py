@@ -87,6 +87,21 @@ def test_extractors_without_statistics_have_none_refreshed() -> None:
         assert not actor.normalizes_observations
 
 
+def test_extractors_must_return_as_many_features_as_they_say() -> None:
+    class Wider(Observations):
+        def __init__(self, space: spaces.Space[object]) -> None:
+            super().__init__(space)
+            self.out_features += 1
+
+    with pytest.raises(ConfigError, match=r"^feature extractor Wider must .* but returns \(2,"):
+        OffPolicyActor(VECTOR, BOX, observation_extractor=Wider)
+
+
+def test_other_actions_than_categories_are_not_counted() -> None:
+    assert _actor(spaces.Discrete(3), policy="greedy").num_actions == 3
+    assert not hasattr(_actor(), "num_actions")
+
+
 def _actor(space: spaces.Space[object] = BOX, **config: Any) -> OffPolicyActor:
     torch.manual_seed(0)
     return OffPolicyActor(

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -195,6 +195,36 @@ def test_a_users_extractor_is_shared_and_trained() -> None:
     assert actor.value_torso is not None
     assert actor.policy_torso.encoder is actor.value_torso.encoder is layer
     assert sum(parameter is layer.weight for parameter in actor.parameters()) == 1
+
+
+class Extractor(nn.Module):
+    """Says that it returns 7 features, and returns what a function makes of its layer's 7."""
+
+    out_features = 7
+
+    def __init__(self, change: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.change = nn.Linear(3, 7), change
+
+    def forward(self, observation: Tensor) -> Any:
+        return self.change(self.linear(observation))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda features: features[..., 1:],
+            r"\(2,\) and return \(2, 7\), .* returns \(2, 6\)",
+        ),
+        (lambda features: features.view(-1, 7), r"return \(3, 2, 7\), .* but returns \(6, 7\)"),
+        (lambda features: features["image"], r"with batch axes \(2,\), but fails: "),
+        (lambda features: (features, None), "but returns tuple"),
+    ],
+)
+def test_a_users_extractor_must_fit(change: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^feature extractor Extractor must take .*{message}"):
+        OnPolicyActor(VECTOR, spaces.Discrete(2), feature_extractor=Extractor(change))
 
 
 class Centred(nn.Module):

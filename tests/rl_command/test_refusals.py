@@ -134,7 +134,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("xyzzy CartPole-v1", ["there is no algorithm 'xyzzy'; known: a2c, "]),
         ("ppo CartPoel-v1", ["'CartPoel-v1'", "did you mean 'CartPole-v1'"]),
         ("ppo CartPole-v7", ["'CartPole-v7'", "'CartPole-v1'"]),
-        ("ppo os:path", ["'os:path': write --import os, and path as ENV"]),
+        ("ppo os:path", ["'os:path': write --import os, and path as ENV if that is an id"]),
         ("ppo A-v0 --import here/mine.py", ["--import here/mine.py: give a module's name, as in"]),
         ("ppo A-v0 --import ./here/mine.py", ["--import here.mine"]),
         ("ppo CartPole-v1 --algorithm.learning-rat 1", ["did you mean '--algorithm.learning-rate"]),

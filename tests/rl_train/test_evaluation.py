@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from rl_train import evaluate_policy
 from rl_train.evaluation import (
     draws_actions,
     evaluation_metrics,
+    in_words,
     interquartile_mean,
     stratified_bootstrap_interval,
     summarize,
@@ -126,6 +128,24 @@ def test_the_robust_figures_are_those_of_the_returns() -> None:
     }
     assert str(result).startswith("127.6 ± 329.7 over 8 episodes (IQM 3.5, 95 % interval")
     assert str(result).endswith("success 50%")
+    assert str(summarize([0.0625], [2], [])).startswith("0.0625 ± 0.0000 over 1 episode (IQM")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((500.0, 0.0), ("500.0", "0.0")),
+        ((-9.54, 10.0), ("-9.5", "10.0")),
+        ((-9.54, 9.99), ("-9.54", "9.99")),
+        ((0.7402, math.nan), ("0.740", "nan")),
+        ((-0.00076, 0.0001234), ("-0.000760", "0.000123")),
+        ((0.0,), ("0.0",)),
+    ],
+)
+def test_numbers_are_written_with_three_digits(
+    numbers: tuple[float, ...], words: tuple[str, ...]
+) -> None:
+    assert in_words(*numbers) == words
 
 
 def test_metrics_are_named_by_path() -> None:

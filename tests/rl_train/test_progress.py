@@ -91,6 +91,20 @@ def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
     assert all(" of 24 steps" in line for line in lines)
 
 
+def test_a_callback_that_ends_a_run_is_said_to() -> None:
+    class End(Callback):
+        def on_update_end(self, trainer: Trainer) -> bool:
+            return trainer.updates == 2
+
+    stream = io.StringIO()
+    trainer = _trainer(Progress("log", stream, clock=Clock()))
+    trainer.callbacks = (*trainer.callbacks, End())
+    assert trainer.train(total_steps=64).total_steps == 16
+    assert stream.getvalue().endswith(
+        "a callback ended the run at 16 of 64 steps, because its method returned True\n"
+    )
+
+
 def test_a_rollout_that_was_broken_off_counts_whole() -> None:
     class Stop(Callback):
         def on_tick(self, trainer: Trainer, activity: str) -> None:

@@ -183,7 +183,11 @@ def test_numbers_of_a_callback_are_logged(tmp_path: Path) -> None:
         def on_update_end(self, trainer: Trainer) -> None:
             trainer.record({"own/updates": float(trainer.updates)})
 
-    _trainer(tmp_path, callbacks=(Own(),), config=TrainerConfig(log_every=2 * ROWS)).train(4 * ROWS)
+    trainer = _trainer(tmp_path, callbacks=(Own(),), config=TrainerConfig(log_every=2 * ROWS))
+    trainer.train(4 * ROWS)
+    for wrong in ({"own/text": "a"}, {"own/none": None}, "own/number"):
+        with pytest.raises(ConfigError, match=r"^record takes numbers by name, such as"):
+            trainer.record(wrong)  # type: ignore[arg-type]  # wrong on purpose
     lines = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert [line["own/updates"] for line in lines] == [1.5, 3.5]
 
@@ -1594,6 +1598,8 @@ def test_callbacks_go_on_with_what_they_remembered(tmp_path: Path) -> None:
 
 
 def test_methods_that_nothing_calls_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Mine\._on_training_end: nothing calls it.*'on_train"):
+        type("Mine", (Callback,), {"_on_training_end": lambda self: None})
     with pytest.raises(ConfigError, match=r"Mine\.on_updates_end: nothing calls it.*on_update_end"):
         type("Mine", (Callback,), {"on_updates_end": lambda self, trainer: None})
 

@@ -28,7 +28,7 @@ from rl_train.checkpoint import (
     load_checkpoint,
     step_of,
 )
-from rl_train.evaluation import draws_actions, has_own_evaluation, summarize
+from rl_train.evaluation import draws_actions, has_own_evaluation, in_words, summarize
 
 _EVERY_SECONDS = 5.0
 
@@ -134,10 +134,10 @@ def statistics_over_runs(means: Sequence[float], seed: int = 0) -> dict[str, Jso
 
 def described_over_runs(table: Mapping[str, Json]) -> str:
     """Return what `statistics_over_runs` returned as a line of text."""
-    low, high = cast("list[float]", table["ci95"])
+    numbers = [cast("float", table[name]) for name in ("iqm", "mean", "std")]
+    iqm, mean, std, low, high = in_words(*numbers, *cast("list[float]", table["ci95"]))
     return (
-        f"{table['num_runs']} seeds: IQM {table['iqm']:.1f}, 95 % interval {low:.1f} to {high:.1f} "
-        f"(mean {table['mean']:.1f} ± {table['std']:.1f})"
+        f"{table['num_runs']} seeds: IQM {iqm}, 95 % interval {low} to {high} (mean {mean} ± {std})"
     )
 
 

@@ -33,6 +33,7 @@ from rl_core.errors import RLError
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints
+from rl_train.evaluation import in_words
 from rl_train.recipe_files import load_recipe, save_recipe
 from rl_train.trainer import Budget, is_in_use
 
@@ -119,7 +120,7 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     status = _in_turn(starts) if arguments.jobs == 1 else _side_by_side(starts, arguments.jobs)
     finished = {seed: mean for seed, run in runs.items() if (mean := _final_mean(run)) is not None}
     for seed, mean in finished.items():
-        print(f"seed {seed}: final return {mean:.1f}")
+        print(f"seed {seed}: final return {in_words(mean)[0]}")
     if len(finished) > 1:
         print(described_over_runs(statistics_over_runs(list(finished.values()))))
     if status:

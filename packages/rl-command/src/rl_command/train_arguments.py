@@ -200,7 +200,10 @@ def read_train_request(words: Sequence[str]) -> TrainRequest:
     for name in first.names:
         module, colon, env_id = name.partition(":")
         if colon:
-            raise UsageError(f"'{name}': write --import {module}, and {env_id} as ENV")
+            raise UsageError(
+                f"'{name}': write --import {module}, and {env_id} as ENV if that is an id which it "
+                "registers; a class or function is taken in Python, by rl_train.make"
+            )
     file = ConfigFile(cast("str | None", first.tables.get("config")))
     typed = dict(zip(("algorithm", "env"), first.names, strict=False))
     wants_help = not set(HELP).isdisjoint(words)

@@ -75,10 +75,12 @@ def state_batch(state: State | None, actor: Actor, count: int) -> State:
     if state is None:
         return actor.actor_initial_states(count)
     expected = {name: (count, size) for name, size in actor.state_sizes.items()}
-    got = {
-        name: tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        for name, value in state.items()
-    }
+    got: object = type(state).__name__
+    if isinstance(state, Mapping):
+        got = {
+            name: tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            for name, value in state.items()
+        }
     if got != expected:
         raise DataError(
             f"state: got {got or 'none'}; expected tensors {expected or 'of no name'}, as the last "

@@ -286,8 +286,9 @@ class Agent:
         if not with_episodes and "collector" in checkpoint.state:
             collector = StateReader(checkpoint.state, str(checkpoint.path)).tree("collector")
             left = {**checkpoint.state, "collector": without_episodes(collector)}
-            grade = "weights" if checkpoint.resume_grade == "weights" else "episode"
-            checkpoint = replace(checkpoint, state=left, resume_grade=grade)
+            checkpoint = replace(checkpoint, state=left)
+            if checkpoint.resume_grade == "exact":
+                checkpoint = replace(checkpoint, resume_grade="episode")
             self._begins_episodes = True
         self._checkpoint = checkpoint
 

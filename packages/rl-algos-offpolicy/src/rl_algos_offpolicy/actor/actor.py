@@ -172,8 +172,9 @@ class OffPolicyActor(Actor):
 
     @property
     def num_actions(self) -> int:
-        """How many actions there are, when they are categories."""
-        assert isinstance(self.action_space, spaces.Discrete)
+        """How many actions there are; other actors than discrete ones have no such attribute."""
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise AttributeError(f"actions of {self.action_space} are not counted")
         return int(self.action_space.n)
 
     @property

@@ -24,7 +24,7 @@ from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import LayerConfig, make_encoder
 from rl_core.nn.mlp import MLP, EnsembleMLP
 from rl_core.nn.recurrent import RecurrentNet
-from rl_core.nn.torso import Torso, feature_size
+from rl_core.nn.torso import Torso, check_extractor, feature_size
 
 SpaceExtractor: TypeAlias = Callable[[gymnasium.Space[object]], nn.Module]
 """Makes a module for a space."""
@@ -191,7 +191,8 @@ class NetworkBuilder:
     def _encoder(self, option: str) -> nn.Module:
         config = self.config
         if self.observation_extractor is not None:
-            return self.observation_extractor(self.observation_space)
+            extractor = self.observation_extractor(self.observation_space)
+            return check_extractor(extractor, self.observation_space, (2,))
         encoder = make_encoder(
             self.observation_space,
             getattr(config, option),

@@ -17,7 +17,7 @@ from rl_core.nn.init import initialize_
 from rl_core.nn.layered_head import head_maker
 from rl_core.nn.layers import make_encoder
 from rl_core.nn.mlp import MLP
-from rl_core.nn.torso import Torso
+from rl_core.nn.torso import Torso, check_extractor
 from rl_core.spaces import HybridSpace
 from rl_core.storage import TensorSpec
 from rl_core.types import Observation, State
@@ -42,13 +42,14 @@ class OnPolicyActor(Actor):
             ``action_mask`` says which actions are allowed.
         action_space: Box, Discrete, MultiDiscrete, MultiBinary, or a `HybridSpace`.
         config: the networks.
-        feature_extractor: instead of the default encoder; an ``nn.Module`` with ``out_features``.
-            It is shared by policy and value function, and may be a `NormalizingEncoder`.
+        feature_extractor: instead of the default encoder; an ``nn.Module`` with ``out_features``
+            that takes observations `(N, ...)` and `(T, N, ...)`. It is shared by policy and value
+            function, and may be a `NormalizingEncoder`.
 
     Raises:
         SpaceError: for a space that it cannot do.
         ConfigError: when an option is for real actions, vectors or images, and these are none, or
-            when the feature extractor leaves it without effect.
+            when the feature extractor leaves it without effect or does not fit.
     """
 
     def __init__(
@@ -65,7 +66,11 @@ class OnPolicyActor(Actor):
         has_extractor = feature_extractor is not None
         check_options(config, observation_space, action_space, has_extractor=has_extractor)
         self._uses_objects = has_extractor
-        encoder = self._new_encoder("body") if feature_extractor is None else feature_extractor
+        encoder = (
+            self._new_encoder("body")
+            if feature_extractor is None
+            else check_extractor(feature_extractor, observation_space, (2,), (3, 2))
+        )
         self.policy_torso = self._new_torso(encoder, config.hidden_sizes, "head")
         self.value_torso: Torso | None = None
         if not config.shared_policy_value_network:

@@ -59,9 +59,16 @@ def _encode(value: object, path: str, depth: int) -> Json:
             text_key(key, path): _encode(item, join(path, key), depth + 1)
             for key, item in value.items()
         }
-    hint = "; for what changes over a run there is rl_core.config.Linear" if callable(value) else ""
+    got, hint = f"an object of type {type(value).__name__}", ""
+    if isinstance(value, type):
+        got, hint = f"the class {value.__name__}", "; a class is given by its name, such as 'relu'"
+    elif callable(value):
+        hint = (
+            "; for what changes over a run there is rl_core.config.Linear, and parts built in "
+            "Python take functions"
+        )
     raise ConfigError(
-        f"{at(path)}got an object of type {type(value).__name__}, which has no plain form;"
+        f"{at(path)}got {got}, which has no plain form;"
         f" expected numbers, text, schedules, dataclasses, or lists and mappings of them{hint}"
     )
 

@@ -1,7 +1,9 @@
 """Torsos, which policies and values are built on: encoder, layers, recurrent core."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 import gymnasium
@@ -10,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_core.config import Config
-from rl_core.errors import ConfigError, SpaceError
+from rl_core.errors import ConfigError, SpaceError, in_brief
 from rl_core.nn.cnn import image_network
 from rl_core.nn.init import Initialization
 from rl_core.nn.mlp import MLP, Activation
@@ -22,9 +24,10 @@ from rl_core.spaces import (
     event_shape,
     is_image,
     leaf_spaces,
+    made_up_observation,
     named_leaves,
 )
-from rl_core.types import Observation
+from rl_core.types import Observation, map_observation
 
 CoreKind = Literal["none", "gru", "lstm"]
 """The kind of recurrent core; ``none`` for a feed-forward torso."""
@@ -284,6 +287,44 @@ def feature_size(extractor: nn.Module) -> int:
             "'out_features', the size of its output's last axis"
         )
     return size
+
+
+def check_extractor(
+    extractor: nn.Module, space: gymnasium.Space[object], *batches: tuple[int, ...]
+) -> nn.Module:
+    """Try a user's feature extractor on made-up observations, and return it.
+
+    Args:
+        extractor: stays as it is.
+        space: of the observations.
+        *batches: shapes of the batch axes that it must take.
+
+    Raises:
+        ConfigError: when it fails, or what it returns is not of shape `(*batch, out_features)`.
+    """
+    size, name = feature_size(extractor), f"feature extractor {type(extractor).__name__}"
+    device = next((parameter.device for parameter in extractor.parameters()), torch.device("cpu"))
+    trial = copy.deepcopy(extractor).eval()
+    single = made_up_observation(space, device)
+    for batch in batches:
+        observation = map_observation(partial(_expanded, batch), single)
+        takes = f"{name} must take observations with batch axes {batch}"
+        try:
+            with torch.no_grad():
+                features = trial(observation)
+        except Exception as error:
+            raise ConfigError(f"{takes}, but fails: {in_brief(error)}") from error
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        if shape != (*batch, size):
+            raise ConfigError(
+                f"{takes} and return {(*batch, size)}, where {size} is its out_features, but "
+                f"returns {shape}"
+            )
+    return extractor
+
+
+def _expanded(batch: tuple[int, ...], part: Tensor) -> Tensor:
+    return part.expand(*batch, *part.shape[1:])
 
 
 def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:

@@ -37,6 +37,24 @@ SECTIONS = ("env", "actor", "algorithm", "storage", "trainer")
 
 _OF_TRAIN = {*LENGTHS, "run_dir", "progress"}
 
+_BY_HAND = "build the parts in Python: it is an argument of"
+_WRAPPED = "give a function that builds the wrapped environment in the environment's place"
+_ELSEWHERE = {
+    "policy": (
+        "leave it out: the networks follow from the observation space, and hidden_sizes and "
+        "activation change them"
+    ),
+    "max_episode_steps": "give env_kwargs={'max_episode_steps': ...}",
+    "wrappers": _WRAPPED,
+    "wrapper_class": _WRAPPED,
+    "test_envs": f"{_BY_HAND} rl_train.Trainer",
+    "eval_env": f"{_BY_HAND} rl_train.Trainer, called test_envs",
+    "feature_extractor": f"{_BY_HAND} OnPolicyActor",
+    "observation_extractor": f"{_BY_HAND} OffPolicyActor",
+    "features_extractor_class": f"{_BY_HAND} OnPolicyActor (feature_extractor) and OffPolicyActor",
+}
+"""What to do about options that `make` does not have, by name."""
+
 
 def compose(
     algorithm: str,
@@ -231,11 +249,8 @@ class _Given:
                 )
             for other in {name, *other_names().get(name, ())} & _OF_TRAIN:
                 raise ConfigError(f"unknown option '{name}'; {other} is an argument of train")
-            if name == "policy":
-                raise ConfigError(
-                    f"unknown option 'policy'; leave out {value!r}: the networks follow from the "
-                    "observation space, and hidden_sizes and activation change them"
-                )
+            if name in _ELSEWHERE:
+                raise ConfigError(f"unknown option '{name}'; {_ELSEWHERE[name]}")
             hint = nearest(name, self._known)
             raise ConfigError(
                 f"unknown option '{name}'"

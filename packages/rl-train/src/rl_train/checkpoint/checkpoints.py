@@ -300,7 +300,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
             is_one = STEP_NAME.fullmatch(path.name) or _REPLACED.fullmatch(path.name)
             if is_one and path.is_dir():
                 found[step_of(path)] = path
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise CheckpointError(f"{directory} cannot be listed: {error.strerror}") from error

@@ -10,6 +10,7 @@ from rl_train.evaluation.evaluation import evaluation_metrics as evaluation_metr
 from rl_train.evaluation.evaluation import has_own_evaluation as has_own_evaluation
 from rl_train.evaluation.evaluation import nothing_to_draw as nothing_to_draw
 from rl_train.evaluation.evaluation import summarize as summarize
+from rl_train.evaluation.statistics import in_words as in_words
 from rl_train.evaluation.statistics import interquartile_mean as interquartile_mean
 from rl_train.evaluation.statistics import (
     stratified_bootstrap_interval as stratified_bootstrap_interval,

@@ -20,7 +20,11 @@ from rl_core.spaces import check_same_space
 from rl_core.types import Json, Observation, State, to_tensors
 from rl_envs import AnyEnv, as_vec_env, is_built
 from rl_train.collecting import ActionMaskCheck, Episode, EpisodeTracker
-from rl_train.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
+from rl_train.evaluation.statistics import (
+    in_words,
+    interquartile_mean,
+    stratified_bootstrap_interval,
+)
 
 _MOST_STEPS = 5_000
 """Limit of an episode that has no other: 2.5 times the longest of Gymnasium's own environments."""
@@ -104,15 +108,15 @@ class EvaluationResult:
         return {**table, "ci95": list(self.ci95), "returns": list(self.returns)}
 
     def __str__(self) -> str:
-        low, high = self.ci95
+        mean, std, iqm, low, high = in_words(self.mean, self.std, self.iqm, *self.ci95)
+        unit = f"{'task' if self.tasks else 'episode'}{'s' * (self.num_episodes > 1)}"
         text = (
-            f"{self.mean:.1f} ± {self.std:.1f} over {self.num_episodes} "
-            f"{'tasks' if self.tasks else 'episodes'} "
-            f"(IQM {self.iqm:.1f}, 95 % interval {low:.1f} to {high:.1f})"
+            f"{mean} ± {std} over {self.num_episodes} {unit} "
+            f"(IQM {iqm}, 95 % interval {low} to {high})"
         )
         for name, stage in self.stages.items():
-            low, high = stage.ci95
-            text += f"; {name} {stage.mean:.1f} (IQM {stage.iqm:.1f}, {low:.1f} to {high:.1f})"
+            mean, iqm, low, high = in_words(stage.mean, stage.iqm, *stage.ci95)
+            text += f"; {name} {mean} (IQM {iqm}, {low} to {high})"
         text += "" if self.success_rate is None else f", success {self.success_rate:.0%}"
         return text if not self.num_cut else f"{text}, {self.num_cut} cut at the limit of steps"
 

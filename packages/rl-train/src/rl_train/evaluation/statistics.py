@@ -3,6 +3,7 @@
 Source: Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -19,6 +20,13 @@ Statistic: TypeAlias = Callable[[FloatArray], FloatArray]
 """A function that reduces the last axis: `(..., n)` to `(...)`."""
 
 _MOST_DRAWS = 2**21
+
+
+def in_words(*numbers: float) -> tuple[str, ...]:
+    """Write numbers with the decimals that show three digits of the largest, one at least."""
+    largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
+    decimals = max(1, 2 - math.floor(math.log10(largest))) if largest > 0.0 else 1
+    return tuple(f"{number:.{decimals}f}" for number in numbers)
 
 
 def interquartile_mean(values: Array) -> FloatArray:

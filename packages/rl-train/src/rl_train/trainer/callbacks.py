@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer
 
 
+_OF_BASE_CALLBACK = (
+    *("_on_training_start", "_on_rollout_start", "_on_step", "_on_rollout_end"),
+    "_on_training_end",
+)
+"""Methods of Stable-Baselines3's callbacks."""
+
+
 class Callback:
     """Base class of callbacks; override the methods you need.
 
@@ -24,15 +31,17 @@ class Callback:
     What a callback remembers is saved with the run if `state_dict` returns it.
 
     Raises:
-        ConfigError: when a subclass has a method ``on_...`` that nothing would call.
+        ConfigError: when a subclass has a method ``on_...`` that nothing would call, or one of
+            Stable-Baselines3's.
     """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         known = [name for name in vars(Callback) if name.startswith("on_")]
         for name in vars(cls):
-            if name.startswith("on_") and name not in known:
-                raise ConfigError(f"{cls.__name__}.{name}: nothing calls it{nearest(name, known)}")
+            if (name.startswith("on_") and name not in known) or name in _OF_BASE_CALLBACK:
+                ours = nearest(name.removeprefix("_"), known)
+                raise ConfigError(f"{cls.__name__}.{name}: nothing calls it{ours}")
 
     def state_dict(self) -> StateDict:
         """Return what the next session of the run has to know; nothing by default."""

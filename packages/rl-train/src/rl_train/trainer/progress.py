@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from rl_core.compile.cache import GraphCache
+from rl_train.evaluation import in_words
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
 from rl_train.trainer.setup import rows_per_update
@@ -109,18 +110,27 @@ class Progress(Callback):
             self._write(f"{', '.join(self._parts(trainer, activity, now))}\n")
 
     def on_training_end(self, trainer: "Trainer") -> None:
-        """Draw the bar once more, so that even the shortest run shows one, and remove it."""
+        """Draw the bar once more, so that even the shortest run shows one, and remove it.
+
+        Say so if a callback ended the run.
+        """
         if self._is_bar:
             self._next_time = -math.inf
             self.on_tick(trainer, "collecting")
             self._write("\r\x1b[K")
+        if trainer.state.ended:
+            reached, unit = self._budget.reached(trainer), self._budget.unit
+            self._write(
+                f"a callback ended the run at {reached:,} of {self._planned:,} {unit}, because its "
+                "method returned True\n"
+            )
 
     def _parts(self, trainer: "Trainer", activity: str, now: float) -> list[str]:
         reached, steps = self._budget.reached(trainer), trainer.total_steps
         planned = max(self._planned, reached)
         parts = [f"{self._title}{reached:,} of {planned:,} {self._budget.unit}"]
         recent = trainer.state.recent.metrics().get("train/episode_return", math.nan)
-        parts += [] if math.isnan(recent) else [f"return {recent:.1f}"]
+        parts += [] if math.isnan(recent) else [f"return {in_words(recent)[0]}"]
         if activity != "collecting":
             return [*parts, activity]
         reached_then, steps_then, then = self._marks[0]

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import LENGTHS, Recipe, check_argument
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, in_brief
 from rl_core.logger import Logger
 from rl_core.seeding import checked_seed, spawn_generators, spawn_seed
 from rl_core.stateful import StateReader
@@ -264,9 +264,19 @@ class Trainer:
     def record(self, metrics: Mapping[str, float]) -> None:
         """Add numbers of your own to the next line of the log, such as in a callback.
 
-        Each is averaged over the calls since the last line.
+        Each is averaged over the calls since the last line, and with what the algorithm logs by the
+        same name.
+
+        Raises:
+            ConfigError: for anything but numbers by name.
         """
-        self.state.means.add({name: float(value) for name, value in metrics.items()})
+        try:
+            numbers = {str(name): float(value) for name, value in metrics.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"record takes numbers by name, such as {{'my/metric': 1.0}}: {in_brief(error)}"
+            ) from error
+        self.state.means.add(numbers)
 
     def stop(self) -> None:
         """End the session soon, with a checkpoint and a summary.
