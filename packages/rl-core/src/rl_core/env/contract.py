@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_core.config import ComponentSpec
 from rl_core.env.goals import GoalFunctions
-from rl_core.errors import CheckpointError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.spaces import Space
 from rl_core.types import ArrayLike, ArrayObservation, StateDict
 
@@ -169,6 +169,25 @@ class VecEnv(ABC):
     def goal_functions(self) -> GoalFunctions | None:
         """Return how goals are rewarded; None if there are none, or if that is unknown."""
         return None
+
+    def call(self, name: str, *arguments: object) -> tuple[object, ...]:
+        """Call a method of each environment, such as one that makes its next episodes harder.
+
+        Args:
+            name: of the method, or of an attribute to read, of the environment or a wrapper.
+            *arguments: of the method.
+
+        Returns:
+            What each environment returned.
+
+        Raises:
+            ConfigError: if there are no environments that can be called.
+            EnvironmentFaultError: if an environment has no such method, or it raises.
+        """
+        raise ConfigError(
+            f"{self.spec_id}: {type(self).__name__} steps all environments as one, so that "
+            f"{name!r} cannot be called in each; call it on the object that steps them"
+        )
 
     def state_dict(self) -> StateDict:
         """Return what a checkpoint should hold; nothing, unless a subclass overrides it."""

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 import gymnasium
@@ -306,12 +305,15 @@ def check_extractor(
     device = next((parameter.device for parameter in extractor.parameters()), torch.device("cpu"))
     trial = copy.deepcopy(extractor).eval()
     single = made_up_observation(space, device)
+
+    @torch.no_grad()
+    def tried(*batch: int) -> object:
+        return trial(map_observation(lambda part: part.expand(*batch, *part.shape[1:]), single))
+
     for batch in batches:
-        observation = map_observation(partial(_expanded, batch), single)
         takes = f"{name} must take observations with batch axes {batch}"
         try:
-            with torch.no_grad():
-                features = trial(observation)
+            features = tried(*batch)
         except Exception as error:
             raise ConfigError(f"{takes}, but fails: {in_brief(error)}") from error
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -321,10 +323,6 @@ def check_extractor(
                 f"returns {shape}"
             )
     return extractor
-
-
-def _expanded(batch: tuple[int, ...], part: Tensor) -> Tensor:
-    return part.expand(*batch, *part.shape[1:])
 
 
 def _seen(space: gymnasium.Space[object]) -> list[gymnasium.Space[object]]:

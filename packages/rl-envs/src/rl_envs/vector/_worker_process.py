@@ -238,6 +238,8 @@ def _work(
                     for name, value in named_arrays(envs.begin(*arguments)):
                         rows[f"observation/{name}"][own] = value
                     pipe.send_bytes(_SILENT)
+                elif command == "call":
+                    reply(envs.call(*arguments))
                 elif command == "save":
                     reply(map_tree(to_array, envs.save()))
                 elif command == "load":

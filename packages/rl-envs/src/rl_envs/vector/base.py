@@ -2,7 +2,7 @@
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, cast
 
@@ -47,6 +47,9 @@ class BaseGymVecEnv(VecEnv):
     _arrays: Arrays
     _can_save = False
     """Whether running episodes can be saved; then `_save_episodes` and `_load_episodes` do it."""
+
+    _can_call = True
+    """Whether methods of single environments can be called; then `_call_each` does it."""
 
     _left_out = False  # by the last `state_dict`
 
@@ -143,6 +146,15 @@ class BaseGymVecEnv(VecEnv):
         self._close_all()
         self._arrays.raise_deferred()
 
+    def call(self, name: str, *arguments: object) -> tuple[object, ...]:
+        """Call a method of each environment; see `VecEnv.call`."""
+        if not self._can_call:
+            return super().call(name, *arguments)
+        if self._is_closed:
+            raise self._not_ready(name)
+        with self._locating(name):
+            return tuple(self._call_each(name, arguments))
+
     @property
     def resume_grade(self) -> Literal["exact", "episode"]:
         """Exact where all environments can be saved; see `rl_envs.state`.
@@ -197,6 +209,10 @@ class BaseGymVecEnv(VecEnv):
     @abstractmethod
     def _close_all(self) -> None:
         """Close all environments, and then raise what one of them raised."""
+
+    def _call_each(self, name: str, arguments: Sequence[object]) -> Iterable[object]:
+        """Call a method of each environment, or read an attribute."""
+        raise NotImplementedError
 
     def _save_episodes(self) -> StateDict:
         """Return the state of the running episodes."""

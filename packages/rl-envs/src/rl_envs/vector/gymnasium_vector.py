@@ -1,6 +1,6 @@
 """The adapter that turns any `gymnasium.vector.VectorEnv` into a `VecEnv`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -96,6 +96,7 @@ class GymVecEnv(BaseGymVecEnv):
         self._mode = _autoreset_mode(envs)
         self._ended: Rows = None  # the rows that the next step only resets, None if there are none
         self._can_save = can_save(envs)
+        self._can_call = isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         self._watch = ProcessWatch(base, timeout_s) if isinstance(base, AsyncVectorEnv) else None
 
     @property
@@ -166,6 +167,11 @@ class GymVecEnv(BaseGymVecEnv):
         self._ended = None
         observation: ArrayObservation = self._arrays.take_observation(raw)
         return observation
+
+    def _call_each(self, name: str, arguments: Sequence[object]) -> Iterable[object]:
+        base: Any = self._envs.unwrapped
+        found: Iterable[object] = base.call(name, *arguments)
+        return found
 
     def _save_episodes(self) -> StateDict:
         ended = ~self._arrays.every_row() if self._ended is None else self._ended

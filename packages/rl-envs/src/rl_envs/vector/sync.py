@@ -1,6 +1,6 @@
 """Environments stepped one after the other in this process, and their infos."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from typing import TypeAlias, cast
@@ -138,6 +138,11 @@ class SyncVecEnv(BaseGymVecEnv):
     def goal_functions(self) -> GoalFunctions | None:
         """Return how the first environment rewards goals; None if it has none."""
         return GoalFunctions.of_env(self._guards[0])
+
+    def _call_each(self, name: str, arguments: Sequence[object]) -> Iterable[object]:
+        for guard in self._guards:
+            found = guard.env.get_wrapper_attr(name)
+            yield found(*arguments) if arguments or callable(found) else found
 
     def _save_episodes(self) -> StateDict:
         # In the form of `ProcessVecEnv`: each restores what the other saved.

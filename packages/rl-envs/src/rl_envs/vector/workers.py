@@ -5,7 +5,8 @@ import math
 import multiprocessing
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NoReturn
 
@@ -165,6 +166,11 @@ class ProcessVecEnv(BaseGymVecEnv):
         self._receive(self._workers, "reset")
         self._last = self._observation("observation")
         return self._last
+
+    def _call_each(self, name: str, arguments: Sequence[object]) -> Iterable[object]:
+        for worker in self._workers:
+            worker.send(("call", name, *arguments))
+        return chain.from_iterable(self._receive(self._workers, name))
 
     def _save_episodes(self) -> StateDict:
         for worker in self._workers:
