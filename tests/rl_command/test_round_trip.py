@@ -64,7 +64,7 @@ def test_a_run_is_evaluated_with_its_own_limit_of_steps(rl: Run, tiny: tuple[str
     assert rl("train", "ppo", "CartPole-v1", *tiny, *limit)[0] == 0
     status, out, _ = rl("eval", "short", "--episodes=2")
     assert (status, out.endswith("2 cut at the limit of steps\n")) == (0, True)
-    assert "3.0 ± 0.0 over 2 episodes" in out
+    assert "3.00 ± 0.00 over 2 episodes" in out
     agent = rl_train.load("short")
     assert agent.evaluate(2).mean_length == 3.0
     agent.close()
