@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -220,18 +221,25 @@ def test_a_cloned_policy_does_not_explore_like_its_expert(demo: Path) -> None:
         trained("bc", "CartPole-v1", 40, expert=str(demo), explore_in_tests=True)
 
 
-class Dropping(nn.Sequential):
-    """An encoder with dropout."""
+class Ending(nn.Sequential):
+    """An encoder that ends with a layer."""
 
-    def __init__(self, space: gymnasium.Space[Any]) -> None:
-        super().__init__(nn.Linear(4, 8), nn.Dropout(0.1))
+    def __init__(self, layer: nn.Module, space: gymnasium.Space[Any]) -> None:
+        super().__init__(nn.Linear(4, 8), layer)
         self.out_features = 8
 
 
-def test_layers_that_draw_from_the_global_generator_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.Dropout(0.1), "is Dropout, which draws from torch's global"),
+        (nn.BatchNorm1d(8), "is BatchNorm1d, whose statistics change with every batch"),
+    ],
+)
+def test_layers_that_surprise_in_training_are_told(layer: nn.Module, message: str) -> None:
     envs = make_vec("CartPole-v1", 1, seed=0)
     spaces_ = envs.single_observation_space, envs.single_action_space
     config = OffPolicyActorConfig(policy="greedy", hidden_sizes=(8,))
-    actor = OffPolicyActor(*spaces_, config, observation_extractor=Dropping)
-    with pytest.warns(RuntimeWarning, match="is Dropout, which draws from torch's global"):
+    actor = OffPolicyActor(*spaces_, config, observation_extractor=partial(Ending, layer))
+    with pytest.warns(RuntimeWarning, match=message):
         Trainer(envs, DQN(actor), ReplayBuffer(200), seed=0)

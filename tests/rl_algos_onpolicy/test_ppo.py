@@ -25,7 +25,7 @@ from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import ReplayBatch, RolloutBatch
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
-from rl_core.gradients import OptimizerConfig
+from rl_core.gradients import OptimizerConfig, masked_mean
 from rl_core.nn.distributions import Distribution
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
@@ -64,7 +64,7 @@ class Centring(PolicyLossAddOn):
         distribution: Distribution,
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        term = (distribution.entropy().mean() - self.level).square()
+        term = (masked_mean(distribution.entropy(), batch.mask) - self.level).square()
         return term, {"loss/centring": term}
 
 

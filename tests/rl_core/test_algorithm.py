@@ -145,7 +145,9 @@ class Attraction(PolicyLossAddOn):
         info: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         self.seen.append(set(info))
-        distance = (distribution.mode() - self.point).square().mean()
+        assert isinstance(batch, RolloutBatch)
+        distances = (distribution.mode() - self.point).square().mean(-1)
+        distance = masked_mean(distances, batch.mask)
         return distance, {f"loss/{self.name}": distance}
 
 

@@ -400,6 +400,23 @@ def test_acting_is_told_where_episodes_begin() -> None:
 
 
 @needs_compiler
+def test_compiled_acting_returns_extras() -> None:
+    def explore(
+        observation: Tensor, state: State, noise: Tensor, episode_start: Tensor | None
+    ) -> ActionOutput:
+        return ActionOutput(noise, 2.0 * noise, state, {"chance": observation.exp()})
+
+    actor = ToyActor(spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(2))
+    acting = CompiledActing(explore, actor, ["chance"])
+    acting.function.mode = "on"
+    for number in (0.0, 1.0):
+        output = acting(torch.full((2,), number), {}, torch.ones(2), None)
+        assert output.env_action.tolist() == [2.0, 2.0]
+        torch.testing.assert_close(output.extras, {"chance": torch.full((2,), number).exp()})
+    assert len(acting.function) == 1
+
+
+@needs_compiler
 def test_captured_tensors_may_lie_apart_in_memory() -> None:
     stats = torch.arange(12.0).view(6, 2)
     scale, total = stats[:, 0], torch.zeros(6, 2)[:, 1]

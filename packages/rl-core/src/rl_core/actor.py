@@ -1,7 +1,7 @@
 """The actor: everything that acts, and whatever of it an algorithm trains."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -306,23 +306,23 @@ class Actor(nn.Module, ABC):
 
 
 class CompiledActing:
-    """Acting with exploration, compiled where that pays: for feed-forward actors without extras.
+    """Acting with exploration, compiled where that pays: for feed-forward actors.
 
     Args:
         explore: see `Algorithm.explore`.
         actor: whose parameters it reads.
-        has_extras: whether ``explore`` returns extras.
+        extras: names of the extras that ``explore`` returns.
 
     Attributes:
         function: one graph per number of environments.
     """
 
     def __init__(
-        self, explore: Callable[..., ActionOutput], actor: Actor, *, has_extras: bool = False
+        self, explore: Callable[..., ActionOutput], actor: Actor, extras: Iterable[str] = ()
     ) -> None:
         self._explore = explore
         self._watch = ModuleWatch(actor)
-        self._can_compile = not actor.is_recurrent and not has_extras
+        self._extras = tuple(extras)
         self.function = CompiledFunction(self._act, "the acting step", actor.device)
         self._is_looked_at = False
 
@@ -341,12 +341,12 @@ class CompiledActing:
         self, observation: Observation, state: State, noise: Tensor, episode_start: Tensor | None
     ) -> ActionOutput:
         """Choose actions, by a graph where there is one; arguments as for `Algorithm.explore`."""
-        if self._can_compile and self.function.mode != "off":
+        if not state and self.function.mode != "off":
             if not self._is_looked_at:
                 self._look()
-            result = self.function(None, observation, noise, episode_start)
-            if result is not None:
-                return ActionOutput(result["action"], result["env_action"], state)
+            if (result := self.function(None, observation, noise, episode_start)) is not None:
+                extras = {name: result[f"extras/{name}"] for name in self._extras}
+                return ActionOutput(result["action"], result["env_action"], state, extras)
         return self._explore(observation, state, noise, episode_start)
 
     def _look(self) -> None:
@@ -358,7 +358,8 @@ class CompiledActing:
         self, _: None, observation: Observation, noise: Tensor, episode_start: Tensor | None
     ) -> Mapping[str, Tensor]:
         output = self._explore(observation, {}, noise, episode_start)
-        return {"action": output.action, "env_action": output.env_action}
+        extras = {f"extras/{name}": output.extras[name] for name in self._extras}
+        return {"action": output.action, "env_action": output.env_action, **extras}
 
 
 class HasActor(Protocol):
@@ -367,7 +368,6 @@ class HasActor(Protocol):
     @property
     def actor(self) -> Actor:
         """What acts."""
-        ...
 
 
 ActorLoader: TypeAlias = Callable[[str], Actor]

@@ -307,7 +307,7 @@ def _is_number(value: StateValue) -> bool:
 
 _PLAIN: tuple[tuple[type[object], Callable[[StateReader, str], StateValue]], ...] = (
     (bool, StateReader.flag),
-    (int, StateReader.count),
+    (int, StateReader.integer),
     (float, StateReader.number),
     (str, StateReader.text),
     (NoneType, StateReader.plain),

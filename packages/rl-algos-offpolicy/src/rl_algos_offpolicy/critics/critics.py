@@ -19,6 +19,7 @@ from rl_algos_offpolicy.critics.distributional import ReturnDistribution
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.batch import ReplayBatch
+from rl_core.errors import ConfigError
 from rl_core.gradients import HyperParameters, masked_mean
 from rl_core.nn.mlp import EnsembleMLP, Members, draw_dropout_noise
 from rl_core.nn.recurrent import RecurrentNet
@@ -46,6 +47,9 @@ class Critics(nn.Module):
         action_encoders: of real actions, one per critic. Empty where an action goes in as it is.
         returns: what the head knows of the return of a discrete action; None for its expectation.
 
+    Raises:
+        ConfigError: for distributions of the returns of real actions.
+
     Attributes:
         is_recurrent: whether there is a recurrent core.
         num_critics: C.
@@ -67,6 +71,10 @@ class Critics(nn.Module):
         returns: ReturnDistribution | None = None,
     ) -> None:
         super().__init__()
+        if takes_action and returns is not None:
+            raise ConfigError(
+                "these critics know distributions for discrete actions alone; leave returns out"
+            )
         self.encoders = nn.ModuleList(encoders)
         self.action_encoders = nn.ModuleList(action_encoders)
         self.torso = torso

@@ -112,7 +112,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             self.target_networks(),
             self.constant_modules(),
         )
-        self.acting = CompiledActing(self.explore, actor, has_extras=bool(self.extras))
+        self.acting = CompiledActing(self.explore, actor, self.extras)
         self.compiled = CompiledFunctions(
             {"acting": self.acting.function, "update": self.gradients.compiled}
         )

@@ -108,8 +108,8 @@ def _decode_union(type_: object, data: object, path: str) -> object:
     try:
         return decode(members[-1], data, path)
     except ConfigError as error:
-        if len(members) == 1:
-            raise
+        if len(members) == 1 and get_origin(members[0]) is not Literal:
+            raise  # it says where within the value
         raise _mismatch(type_, data, path) from error
 
 

@@ -12,9 +12,10 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from rl_core.compile.recorder import unrecorded
 from rl_core.compile.trace import tensors_of
-from rl_core.errors import ConfigError, NonFiniteError
-from rl_core.gradients.loss import Due, Noise
+from rl_core.errors import NonFiniteError
+from rl_core.gradients.loss import Noise
 from rl_core.stateful import StateReader
 from rl_core.types import StateDict
 
@@ -182,46 +183,10 @@ _BETWEEN = "\n"
 """Stands between the names of a saved list, which hold no line breaks."""
 
 
-class MetricSums:
-    """Sums named numbers on the device, so that no step waits for one to be read.
-
-    Args:
-        names: of what every step returns.
-        device: where the numbers are.
-    """
-
-    def __init__(self, names: Sequence[str], device: torch.device) -> None:
-        self.names = tuple(names)
-        self._known = frozenset(names)
-        self.totals = torch.zeros(len(self.names) + 1, device=device)
-
-    def add(self, metrics: Mapping[str, Tensor], counts: Tensor) -> None:
-        """Add one step's metrics where it counts.
-
-        Args:
-            metrics: 0-dim, one of each name.
-            counts: 0-dim bool.
-
-        Raises:
-            ConfigError: when there are other names.
-        """
-        if metrics.keys() != self._known:
-            others = ", ".join(sorted(metrics.keys() ^ self._known))
-            raise ConfigError(
-                f"the loss returned the metrics {others} in some gradient steps and not in others "
-                "that move the same parameter groups; return the same ones in each"
-            )
-        row = [metrics[name].detach().to(torch.float32) for name in self.names]
-        row.append(torch.ones_like(self.totals[0]))
-        self.totals.add_(torch.where(counts, torch.stack(row), 0.0))
-
-    def clear(self) -> None:
-        """Forget everything but the names."""
-        self.totals.zero_()
-
-
 class StepMetrics:
-    """The metrics of gradient steps since the last reading, by what a step moves.
+    """The metrics of gradient steps since the last reading, which are summed on the device.
+
+    So no step waits for one to be read. Steps that return other names have sums of their own.
 
     Args:
         device: where the numbers are.
@@ -229,42 +194,33 @@ class StepMetrics:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._sums: dict[Due, MetricSums] = {}
-        self._unseen: set[Due] = set()
+        self._sums: dict[tuple[str, ...], Tensor] = {}  # one of each name, and how many steps
 
-    def prepare(self, due: Due, metrics: Mapping[str, Tensor]) -> None:
-        """Make room for the metrics of a step, outside of its graph.
-
-        What was loaded under other names, because the loss was changed meanwhile, is forgotten.
+    def add(self, metrics: Mapping[str, Tensor], counts: Tensor) -> None:
+        """Add one step's metrics where it counts.
 
         Args:
-            due: what the step moves.
-            metrics: of its loss.
+            metrics: 0-dim, by name.
+            counts: 0-dim bool.
         """
-        names = (*metrics, *(f"gradients/{name}_norm" for name in due.groups))
-        loaded = self._sums.get(due)
-        if loaded is None or loaded.names != names:
-            self._sums[due] = MetricSums(names, self._device)
-        self._unseen.discard(due)
-
-    def is_prepared(self, due: Due) -> bool:
-        """Say whether there is room for the metrics of steps that move these parts."""
-        return due in self._sums and due not in self._unseen
-
-    def of(self, due: Due) -> MetricSums:
-        """Return the sums of steps that move these parts."""
-        return self._sums[due]
+        names = tuple(sorted(metrics))
+        if names not in self._sums:
+            with unrecorded():  # what outlives the step is not part of its graph
+                self._make_room(names)
+        sums = self._sums[names]
+        row = [metrics[name].detach().to(torch.float32) for name in names]
+        row.append(torch.ones_like(sums[0]))
+        sums.add_(torch.where(counts, torch.stack(row), 0.0))
 
     def means(self) -> dict[str, float]:
         """Average each name over the steps that returned it; empty without any step."""
         totals: dict[str, float] = {}
         counts: dict[str, float] = {}
-        sums = self._sums.values()
-        rows = torch.cat([part.totals for part in sums]).tolist() if sums else []
-        for part in sums:
-            *values, count = rows[: len(part.names) + 1]
-            del rows[: len(part.names) + 1]
-            for name, value in zip(part.names, values, strict=True):
+        rows = torch.cat(list(self._sums.values())).tolist() if self._sums else []
+        for names in self._sums:
+            *values, count = rows[: len(names) + 1]
+            del rows[: len(names) + 1]
+            for name, value in zip(names, values, strict=True):
                 totals[name] = totals.get(name, 0.0) + value
                 counts[name] = counts.get(name, 0.0) + count
         return {name: total / counts[name] for name, total in totals.items() if counts[name]}
@@ -272,19 +228,14 @@ class StepMetrics:
     def clear(self) -> None:
         """Forget everything but the names."""
         for sums in self._sums.values():
-            sums.clear()
+            sums.zero_()
 
     def state_dict(self) -> list[StateDict]:
         """Return the sums of any steps, with their names."""
         return [
-            {
-                "groups": _BETWEEN.join(due.groups),
-                "targets": _BETWEEN.join(due.targets),
-                "names": _BETWEEN.join(sums.names),
-                "totals": sums.totals,
-            }
-            for due, sums in self._sums.items()
-            if sums.totals[-1] > 0.0
+            {"names": _BETWEEN.join(names), "totals": sums}
+            for names, sums in self._sums.items()
+            if sums[-1] > 0.0
         ]
 
     def load(self, saved: Sequence[StateReader]) -> None:
@@ -295,16 +246,11 @@ class StepMetrics:
         """
         self.clear()
         for entry in saved:
-            due = Due(_names(entry, "groups"), _names(entry, "targets"))
-            names = _names(entry, "names")
+            names = tuple(entry.text("names").split(_BETWEEN))
             totals = entry.tensor("totals", like=torch.zeros(len(names) + 1))
-            if due not in self._sums:
-                self._sums[due] = MetricSums(names, self._device)
-                self._unseen.add(due)
-            if self._sums[due].names == names:
-                self._sums[due].totals.copy_(totals)
+            if names not in self._sums:
+                self._make_room(names)
+            self._sums[names].copy_(totals)
 
-
-def _names(saved: StateReader, key: str) -> tuple[str, ...]:
-    text = saved.text(key)
-    return tuple(text.split(_BETWEEN)) if text else ()
+    def _make_room(self, names: tuple[str, ...]) -> None:
+        self._sums[names] = torch.zeros(len(names) + 1, device=self._device)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from rl_core.compile.function import CompiledFunction
-from rl_core.compile.recorder import unrecorded
 from rl_core.compile.trace import rebuild, tensors_of
 from rl_core.errors import ConfigError, DataError
 from rl_core.gradients.exchange import Gradients
@@ -305,10 +304,7 @@ class GradientStep(Generic[BatchT]):
             all_norms |= {f"gradients/{name}_norm": norm for name, norm in norms.items()}
         self._update.follow(due, moves)
         self.guard.note(before & ~counts)
-        if not self._metrics.is_prepared(due):
-            with unrecorded():
-                self._metrics.prepare(due, whole.metrics)
-        self._metrics.of(due).add({**whole.metrics, **all_norms}, counts)
+        self._metrics.add({**whole.metrics, **all_norms}, counts)
         return whole.samples
 
     def _end_step(self) -> None:

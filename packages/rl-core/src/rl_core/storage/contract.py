@@ -292,7 +292,7 @@ class ReplayRows(Protocol):
     def changes_since(self, cursor: Any) -> tuple[Slots, Slots]:
         """Return the slots that can no longer be drawn since a mark, and those that are new.
 
-        Both in the order of time; sequences that have grown are new. Overwritten slots may be both.
+        By time within each environment; grown sequences are new, and overwritten slots may be both.
         """
         ...
 

@@ -126,6 +126,30 @@ class UpdateTests(AlgorithmCase):
                 f"prepare() does not bootstrap where an episode is truncated; {hint}"
             )
 
+    def test_no_episode_learns_from_the_next_one(self) -> None:
+        """What follows an episode's end, terminated or truncated, is another episode's."""
+        algorithm = self._algorithm()
+        if algorithm.batch_type is not RolloutBatch:
+            pytest.skip("does not learn from rollouts")
+        if self.looks_past_ends:
+            pytest.skip("looks at what follows an episode's end")
+        rollout = make_rollout(algorithm, 1)
+        ends = rollout.terminated | rollout.truncated
+        has_end_ahead = ends.flip(0).cumsum(0).flip(0) > 0
+        changed = replace(rollout, reward=rollout.reward + 5.0 * ~has_end_ahead)
+        before, after = (algorithm.prepare(one)[0] for one in (rollout, changed))
+        if not torch.equal(after["value"], before["value"]):
+            pytest.skip("fits its values to all rewards of a rollout")
+        is_earlier = has_end_ahead & rollout.valid
+        torch.testing.assert_close(
+            after["value_target"][is_earlier],
+            before["value_target"][is_earlier],
+            msg=lambda text: (
+                f"{text}; prepare() lets rewards after the end of an episode reach it; compute "
+                "advantages and targets with rl_core.returns"
+            ),
+        )
+
     def test_its_schedule_cuts_rollouts_in_one_way(self) -> None:
         """A rollout storage takes the number of minibatches, or their size."""
         algorithm = self._algorithm()

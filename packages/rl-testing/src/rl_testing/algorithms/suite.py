@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
@@ -34,8 +34,8 @@ from rl_testing.stateful import check_same_state, copy_state
 _CONTENTS = ("observation", "action", "reward", "num_steps", "terminated", "next_observation")
 """The fields of a `ReplayBatch` that say what happened."""
 
-_ROW_CONTENTS = ("action", "log_prob", "value", "advantage", "value_target")
-"""The fields of a `RolloutBatch` that say what was done and how good it was."""
+_ROW_CONTENTS = ("observation", "action", "log_prob", "value", "advantage", "value_target")
+"""The fields of a `RolloutBatch` that say what was seen and done, and how good it was."""
 
 
 class AlgorithmSuite(GradientStepTests, UpdateTests):
@@ -197,19 +197,22 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         )
 
     def test_a_row_that_does_not_count_teaches_nothing(self) -> None:
-        """Where the mask is 0, it makes no difference what was done and how good it was."""
+        """Where the mask is 0, it makes no difference what happened and how good it was."""
         algorithm = self._algorithm()
-        if algorithm.batch_type is not RolloutBatch:
-            pytest.skip("does not learn from rollouts")
         batch, other = (self.make_batch(algorithm, seed) for seed in (1, 2))
-        assert isinstance(batch, RolloutBatch)
+        if not isinstance(batch, RolloutBatch):
+            pytest.skip("does not learn from rollouts")
         assert not batch.mask.all(), "make_batch() of the suite masks no row"
         counts = batch.mask.bool()
-        changed: dict[str, Any] = {}
-        for name in _ROW_CONTENTS:
-            column = getattr(batch, name)
+
+        def mixed(column: Tensor, instead: Tensor) -> Tensor:
             rows = counts.view(counts.shape + (1,) * (column.dim() - counts.dim()))
-            changed[name] = torch.where(rows, column, getattr(other, name))
+            return torch.where(rows, column, instead)
+
+        changed: dict[str, Any] = {
+            name: tree_map(mixed, getattr(batch, name), getattr(other, name))
+            for name in _ROW_CONTENTS
+        }
         noise = algorithm.draw_update_noise(batch)
         expected = self._gradients(algorithm, batch, noise)
         got = self._gradients(algorithm, replace(batch, **changed), noise)

@@ -51,6 +51,9 @@ _DRAWING = (
 )
 """Layers of PyTorch's that draw random numbers in training."""
 
+_AVERAGING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""Layers of PyTorch's that compare the rows of a batch, and change with each one in training."""
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Settings of glibc's ``mallopt``."""
 
@@ -108,6 +111,14 @@ def check_parts(
                 RuntimeWarning,
                 stacklevel=3,
             )
+        if isinstance(module, _AVERAGING) and module.training:
+            warnings.warn(
+                f"actor.{name} is {type(module).__name__}, whose statistics change with every "
+                "batch that acts or learns: actions depend on the other environments, and the "
+                "policy that acted is not the one that is learned from; use nn.LayerNorm",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def _check_replay(algorithm: AnyAlgorithm, storage: AnyStorage) -> None:
@@ -161,7 +172,10 @@ def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) 
     if rows is not None:
         return rows
     if storage.rollout_steps is None:
-        raise ConfigError("the algorithm's schedule names no update_every")
+        raise ConfigError(
+            f"the schedule of {type(algorithm).__name__} has no update_every, and its storage no "
+            "rollouts to update after; give update_every to UpdateSchedule.of"
+        )
     return storage.rollout_steps * envs.num_envs
 
 
