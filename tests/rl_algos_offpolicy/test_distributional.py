@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_algos_offpolicy import DQN, DQNConfig, OffPolicyActor, OffPolicyActorConfig
-from rl_algos_offpolicy.critics.critics import of_action
+from rl_algos_offpolicy.critics.critics import Critics, of_action
 from rl_algos_offpolicy.critics.distributional import (
     CategoricalReturns,
     QuantileReturns,
@@ -19,6 +19,8 @@ from rl_algos_offpolicy.critics.distributional import (
 )
 from rl_core.batch import ReplayBatch
 from rl_core.errors import ConfigError
+from rl_core.nn.mlp import EnsembleMLP
+from rl_core.nn.torso import ObservationEncoder
 
 VECTOR = spaces.Box(-9.0, 9.0, (1,), np.float32)
 LOG2, LOG4 = math.log(2.0), math.log(4.0)
@@ -262,3 +264,13 @@ def test_another_loss_than_the_distributions_own_is_refused() -> None:
     actor = _actor(torch.zeros(1, 4), distribution="quantile", num_quantiles=2)
     with pytest.raises(ConfigError, match="loss='square' has no effect"):
         DQN(actor, DQNConfig(loss="square"))
+
+
+def test_critics_of_real_actions_may_know_distributions() -> None:
+    returns = QuantileReturns(5)
+    encoders = [ObservationEncoder(VECTOR)]
+    critics = Critics(encoders, EnsembleMLP(2, 4, (), 5), takes_action=True, returns=returns)
+    observation, action = torch.zeros(7, 1), torch.zeros(7, 3)
+    quantiles = critics.outputs(observation, action)
+    assert quantiles.shape == (2, 7, 5)
+    torch.testing.assert_close(critics(observation, action), quantiles.mean(-1))

@@ -19,7 +19,6 @@ from rl_algos_offpolicy.critics.distributional import ReturnDistribution
 from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.batch import ReplayBatch
-from rl_core.errors import ConfigError
 from rl_core.gradients import HyperParameters, masked_mean
 from rl_core.nn.mlp import EnsembleMLP, Members, draw_dropout_noise
 from rl_core.nn.recurrent import RecurrentNet
@@ -45,10 +44,7 @@ class Critics(nn.Module):
         core: a recurrent network of C members after the torso, which has to be there then.
         takes_action: a real action is an input.
         action_encoders: of real actions, one per critic. Empty where an action goes in as it is.
-        returns: what the head knows of the return of a discrete action; None for its expectation.
-
-    Raises:
-        ConfigError: for distributions of the returns of real actions.
+        returns: what the head knows of the return of an action; None for its expectation.
 
     Attributes:
         is_recurrent: whether there is a recurrent core.
@@ -71,10 +67,6 @@ class Critics(nn.Module):
         returns: ReturnDistribution | None = None,
     ) -> None:
         super().__init__()
-        if takes_action and returns is not None:
-            raise ConfigError(
-                "these critics know distributions for discrete actions alone; leave returns out"
-            )
         self.encoders = nn.ModuleList(encoders)
         self.action_encoders = nn.ModuleList(action_encoders)
         self.torso = torso
@@ -261,7 +253,7 @@ class Critics(nn.Module):
             values = state_value + values - values.mean(axis, keepdim=True)
         if self._is_per_critic and members is not None:
             values = values[members]
-        return values.squeeze(-1) if self._takes_action else values
+        return values.squeeze(axis) if self._takes_action else values
 
 
 def of_action(outputs: Tensor, action: Tensor) -> Tensor:
