@@ -48,7 +48,7 @@ def compare_ppo(*, is_discrete: bool) -> list[Found]:
 
 def compare_a2c() -> list[Found]:
     theirs = {"use_rms_prop": False, "max_grad_norm": 1e9, "ent_coef": 0.01, "vf_coef": 1.0}
-    config = A2CConfig(gae_lambda=1.0, max_grad_norm=None, optimizer=OPTIMIZER, entropy_coef=0.01)
+    config = A2CConfig(max_grad_norm=None, optimizer=OPTIMIZER, entropy_coef=0.01)
     model = library("stable_baselines3").A2C
     return [_on_policy("A2C with Adam", model, theirs, partial(A2C, config=config))]
 

@@ -2,7 +2,7 @@ r"""Advantage actor-critic.
 
 Source: Mnih et al. 2016, https://arxiv.org/abs/1602.01783, synchronous form.
 
-The losses are Eq. (1) and (2) of `rl_algos_onpolicy.vpg`, with advantages over short rollouts.
+The losses are Eq. (1) and (2) of `rl_algos_onpolicy.vpg`, with n-step advantages.
 
 Deviations from the paper: environments step together instead of asynchronously; policy and
 value function have optimizers of their own, so that their rates can differ.
@@ -10,7 +10,6 @@ value function have optimizers of their own, so that their rates can differ.
 
 from dataclasses import dataclass, field
 
-from rl_algos_onpolicy.config import GaeLambda
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.vpg import PolicyGradient, PolicyGradientConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
@@ -22,8 +21,7 @@ from rl_core.gradients import OptimizerConfig
 class A2CConfig(PolicyGradientConfig):
     """Options of `A2C`, besides those of `PolicyGradientConfig`.
 
-    A ``gae_lambda`` of 1 gives the paper's n-step return; a smaller one learns continuous control
-    more surely.
+    A ``gae_lambda`` of 1 gives the paper's n-step return.
 
     Attributes:
         policy_learning_rate: learning rate of the policy.
@@ -40,7 +38,6 @@ class A2CConfig(PolicyGradientConfig):
 
     policy_learning_rate: ScheduledNonNegative = 7e-4
     value_learning_rate: ScheduledNonNegative = 7e-4
-    gae_lambda: GaeLambda = 0.95
     max_grad_norm: ScheduledPositive | None = 0.5
     normalize_advantage: bool = False
     optimizer: OptimizerConfig = field(
@@ -68,4 +65,4 @@ class A2C(PolicyGradient[A2CConfig]):
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
         """Take short rollouts of eight environments."""
-        return on_policy_recipe(env, num_envs=8, num_steps=16)
+        return on_policy_recipe(env, num_envs=8, num_steps=5)
