@@ -285,10 +285,11 @@ class Agent:
         self._newest = checkpoint.path.resolve()
         if not with_episodes and "collector" in checkpoint.state:
             collector = StateReader(checkpoint.state, str(checkpoint.path)).tree("collector")
-            left = {**checkpoint.state, "collector": without_episodes(collector)}
-            checkpoint = replace(checkpoint, state=left)
-            if checkpoint.resume_grade == "exact":
-                checkpoint = replace(checkpoint, resume_grade="episode")
+            checkpoint = replace(
+                checkpoint,
+                state={**checkpoint.state, "collector": without_episodes(collector)},
+                resume_grade="weights" if checkpoint.resume_grade == "weights" else "episode",
+            )
             self._begins_episodes = True
         self._checkpoint = checkpoint
 

@@ -204,10 +204,7 @@ class StepMetrics:
             counts: 0-dim bool.
         """
         names = tuple(sorted(metrics))
-        if names not in self._sums:
-            with unrecorded():  # what outlives the step is not part of its graph
-                self._make_room(names)
-        sums = self._sums[names]
+        sums = self._room(names)
         row = [metrics[name].detach().to(torch.float32) for name in names]
         row.append(torch.ones_like(sums[0]))
         sums.add_(torch.where(counts, torch.stack(row), 0.0))
@@ -248,9 +245,10 @@ class StepMetrics:
         for entry in saved:
             names = tuple(entry.text("names").split(_BETWEEN))
             totals = entry.tensor("totals", like=torch.zeros(len(names) + 1))
-            if names not in self._sums:
-                self._make_room(names)
-            self._sums[names].copy_(totals)
+            self._room(names).copy_(totals)
 
-    def _make_room(self, names: tuple[str, ...]) -> None:
-        self._sums[names] = torch.zeros(len(names) + 1, device=self._device)
+    def _room(self, names: tuple[str, ...]) -> Tensor:
+        if names not in self._sums:
+            with unrecorded():  # what outlives a step is not part of its graph
+                self._sums[names] = torch.zeros(len(names) + 1, device=self._device)
+        return self._sums[names]

@@ -94,13 +94,18 @@ class UpdateTests(AlgorithmCase):
             "by run_epochs"
         )
 
-    def test_ends_of_episodes_are_told_apart(self) -> None:
-        """What follows a terminated step is worth nothing, what follows a truncated one is."""
+    def _algorithm_that_stops_at_ends(self) -> AnyAlgorithm:
+        """Return an algorithm that learns from rollouts; skip where it looks past their ends."""
         algorithm = self._algorithm()
         if algorithm.batch_type is not RolloutBatch:
             pytest.skip("does not learn from rollouts")
         if self.looks_past_ends:
-            pytest.skip("looks at what follows a terminated step")
+            pytest.skip("looks at what follows an episode's end")
+        return algorithm
+
+    def test_ends_of_episodes_are_told_apart(self) -> None:
+        """What follows a terminated step is worth nothing, what follows a truncated one is."""
+        algorithm = self._algorithm_that_stops_at_ends()
         rollout, other = (make_rollout(algorithm, seed) for seed in (1, 2))
 
         def is_seen(rollout: Rollout, **changed: object) -> bool:
@@ -128,11 +133,7 @@ class UpdateTests(AlgorithmCase):
 
     def test_no_episode_learns_from_the_next_one(self) -> None:
         """What follows an episode's end, terminated or truncated, is another episode's."""
-        algorithm = self._algorithm()
-        if algorithm.batch_type is not RolloutBatch:
-            pytest.skip("does not learn from rollouts")
-        if self.looks_past_ends:
-            pytest.skip("looks at what follows an episode's end")
+        algorithm = self._algorithm_that_stops_at_ends()
         rollout = make_rollout(algorithm, 1)
         ends = rollout.terminated | rollout.truncated
         has_end_ahead = ends.flip(0).cumsum(0).flip(0) > 0
