@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import cast
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -128,6 +129,15 @@ class DrawingFromAllsGenerator(ToyActorCritic):
         return {}
 
 
+class DrawingFromNumpys(ToyActorCritic):
+    """The same with another library's."""
+
+    @torch.no_grad()
+    def before_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
+        next(self.actor.parameters()).add_(float(np.random.rand()))
+        return {}
+
+
 class ValuingDeath(ToyActorCritic):
     """Takes episodes for going on."""
 
@@ -229,7 +239,12 @@ HINT = "after a restore; is the field in state_fields / more_state"
         (DiscountingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WeighingByItsConfig, READS, r"config.gamma is read .*self.hyper\['gamma'\] instead"),
         (WritingIntoItsRollout, PREPARES, r"the rollout after prepare\(\)"),
-        (DrawingFromAllsGenerator, UPDATES, r"draw with generator=self.generator"),
+        (
+            DrawingFromAllsGenerator,
+            UPDATES,
+            r"global generator of torch.* draw from self.generator",
+        ),
+        (DrawingFromNumpys, UPDATES, r"global generator of numpy"),
         (ValuingDeath, ENDS, "bootstraps from what follows a terminated step"),
         (DyingWhenCut, ENDS, "does not bootstrap where an episode is truncated"),
         (SummingResets, ENDS, "takes the reward of a row that only resets"),
