@@ -84,17 +84,15 @@ class Roulette(gymnasium.Env[Any, Any]):
 
 
 CURIOUS = RNDConfig(hidden_sizes=(4,), num_features=2, pre_normalization_steps=64)
-CUT = PPOConfig(num_minibatches=2, minibatch_size=None)
+CUT = PPOConfig(num_minibatches=2)
 MAKERS: dict[str, Callable[[OnPolicyActor], AnyAlgorithm]] = {
     "vpg": VPG,
     "a2c": A2C,
     "ppo": lambda actor: PPO(actor, CUT),
     "ppo-penalty": lambda actor: PPO(actor, replace(CUT, surrogate="kl-penalty")),
-    "trpo": lambda actor: TRPO(actor, TRPOConfig(num_minibatches=2, minibatch_size=None)),
+    "trpo": lambda actor: TRPO(actor, TRPOConfig(num_minibatches=2)),
     "ppo-rnd": lambda actor: PPO(actor, CUT, add_ons=RND(rnd=CURIOUS)),
-    "rnd-ppo": lambda actor: RNDPPO(
-        actor, RNDPPOConfig(num_minibatches=2, minibatch_size=None, rnd=CURIOUS)
-    ),
+    "rnd-ppo": lambda actor: RNDPPO(actor, RNDPPOConfig(num_minibatches=2, rnd=CURIOUS)),
 }
 
 

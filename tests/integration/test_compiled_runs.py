@@ -48,7 +48,7 @@ def _trainer(name: str, run_dir: Path | None = None, *callbacks: Callback) -> Tr
     config = TrainerConfig(compile="on", num_threads=1)
     if name == "ppo":
         actor = OnPolicyActor(*both, OnPolicyActorConfig(hidden_sizes=(4,)))
-        ppo = PPO(actor, PPOConfig(num_epochs=2, num_minibatches=2, minibatch_size=None))
+        ppo = PPO(actor, PPOConfig(num_epochs=2, num_minibatches=2))
         return Trainer(
             envs,
             ppo,

@@ -74,7 +74,7 @@ def _trainer(
         small = OnPolicyActor(
             *spaces, OnPolicyActorConfig(hidden_sizes=(4,), normalize_observations=True)
         )
-        cut = {"num_epochs": 1, "num_minibatches": 4, "minibatch_size": None}
+        cut = {"num_epochs": 1, "num_minibatches": 4}
         algorithm = (
             PPO(small, PPOConfig(**cut))  # type: ignore[arg-type]  # by name
             if algorithm_name == "ppo"

@@ -32,7 +32,7 @@ from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Collector, Trainer, TrainerConfig
 
 NUM_ENVS, NUM_STEPS, LENGTH = 3, 12, 4
-SIZES: dict[str, Any] = {"num_minibatches": None, "minibatch_size": 2 * LENGTH}
+SIZES: dict[str, Any] = {"minibatch_size": 2 * LENGTH}
 
 
 class RememberingPPO(PPO):
@@ -142,7 +142,7 @@ def test_gradients_end_where_sequences_begin() -> None:
     actor = _actor(WalkVecEnv(NUM_ENVS), "gru")
     rows = {}
     for length in (LENGTH, NUM_STEPS):
-        algorithm = PPO(actor, PPOConfig(num_minibatches=1, minibatch_size=None))
+        algorithm = PPO(actor, PPOConfig(num_minibatches=1))
         storage = _collected(algorithm, 1, sequence_length=length)
         storage.attach(algorithm.prepare(storage.rollout())[0])
         (batch,) = storage.generate_batches(1, None)

@@ -64,7 +64,7 @@ def _trainer(
     envs = make_gym_vec("CartPole-v1", 2, seed=0)
     config = OnPolicyActorConfig(hidden_sizes=(4,))
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space, config)
-    algorithm = PPO(actor, PPOConfig(num_epochs=2, num_minibatches=2, minibatch_size=None))
+    algorithm = PPO(actor, PPOConfig(num_epochs=2, num_minibatches=2))
     tests = {"test_every": test_every, "num_test_episodes": 2}
     return Trainer(
         envs,
@@ -246,15 +246,14 @@ def test_histograms_of_parameters_reach_loggers_when_asked_for(tmp_path: Path) -
     ("sizes", "memory", "message"),
     [
         ({"minibatch_size": 65}, {}, "larger than the 64 samples"),
-        ({"num_minibatches": 65, "minibatch_size": None}, {}, "more than the 64 samples"),
+        ({"num_minibatches": 65}, {}, "more than the 64 samples"),
         (
             {"minibatch_size": 8},
             {"recurrent_net": "gru"},
             "has no room for one sequence of 16 steps",
         ),
-        ({"num_minibatches": 2, "minibatch_size": 8}, {}, "give just one"),
-        ({"num_minibatches": 64, "minibatch_size": None}, {}, "only 1 in the smallest"),
-        ({"num_minibatches": 33, "minibatch_size": None}, {}, "only 1 in the smallest"),
+        ({"num_minibatches": 64}, {}, "only 1 in the smallest"),
+        ({"num_minibatches": 33}, {}, "only 1 in the smallest"),
     ],
 )
 def test_minibatches_that_no_rollout_has_or_can_learn_from_are_refused_before_the_run(

@@ -36,7 +36,7 @@ from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Collector
 
 NUM_ENVS, NUM_STEPS = 4, 6
-WHOLE = PPOConfig(num_epochs=1, num_minibatches=1, minibatch_size=None)
+WHOLE = PPOConfig(num_epochs=1, num_minibatches=1)
 
 
 class WatchedPPO(PPO):
@@ -114,7 +114,7 @@ def test_a_rollout_is_put_together_once_and_normalizes_by_what_counts(
 
 def test_every_epoch_takes_every_sample_once() -> None:
     with _envs() as envs:
-        config = PPOConfig(num_epochs=3, num_minibatches=2, minibatch_size=None)
+        config = PPOConfig(num_epochs=3, num_minibatches=2)
         algorithm = WatchedPPO(_actor(envs), config)
         storage = _collected(envs, algorithm)
         valid = int(storage.rollout().valid.sum())
@@ -132,7 +132,7 @@ def test_every_epoch_takes_every_sample_once() -> None:
 
 def test_a_recurrent_minibatch_holds_whole_environments_and_first_states() -> None:
     with _envs() as envs:
-        config = PPOConfig(num_epochs=1, num_minibatches=2, minibatch_size=None)
+        config = PPOConfig(num_epochs=1, num_minibatches=2)
         algorithm = WatchedPPO(_actor(envs, "lstm"), config)
         storage = _collected(envs, algorithm, num_rollouts=2)
         algorithm.batches.clear()
@@ -157,7 +157,7 @@ def test_a_recurrent_minibatch_holds_whole_environments_and_first_states() -> No
 
 def test_a_recurrent_rollout_needs_an_environment_per_minibatch() -> None:
     with _envs() as envs:
-        config = PPOConfig(num_minibatches=NUM_ENVS + 1, minibatch_size=None)
+        config = PPOConfig(num_minibatches=NUM_ENVS + 1)
         algorithm = PPO(_actor(envs, "gru"), config)
         storage = _collected(envs, algorithm)
         with pytest.raises(ConfigError, match=f"num_minibatches={NUM_ENVS + 1}"):
@@ -171,7 +171,7 @@ def test_a_recurrent_rollout_needs_an_environment_per_minibatch() -> None:
         lambda actor: PPO(actor, replace(WHOLE, surrogate="kl-penalty")),
         A2C,
         VPG,
-        lambda actor: TRPO(actor, TRPOConfig(num_minibatches=2, minibatch_size=None)),
+        lambda actor: TRPO(actor, TRPOConfig(num_minibatches=2)),
     ],
     ids=["ppo", "ppo-penalty", "a2c", "vpg", "trpo"],
 )
@@ -205,7 +205,7 @@ ALWAYS = {"loss/policy", "loss/value", "policy/entropy", "value/explained_varian
         (A2C, {"gradients/policy_norm", "gradients/value_norm"}),
         (VPG, {"gradients/policy_norm", "gradients/value_norm"}),
         (
-            lambda actor: TRPO(actor, TRPOConfig(num_minibatches=2, minibatch_size=None)),
+            lambda actor: TRPO(actor, TRPOConfig(num_minibatches=2)),
             {"policy/kl", "policy/step_fraction", "gradients/policy_norm", "gradients/value_norm"},
         ),
     ],
@@ -271,7 +271,7 @@ def test_the_clipped_action_is_sent_and_the_sampled_one_is_kept() -> None:
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 def test_trpo_steps_once_per_rollout_and_fits_values_in_epochs(memory: CoreKind) -> None:
-    config = TRPOConfig(max_kl=0.02, num_epochs=3, num_minibatches=2, minibatch_size=None)
+    config = TRPOConfig(max_kl=0.02, num_epochs=3, num_minibatches=2)
     with _envs() as envs:
         algorithm = TRPO(_actor(envs, memory), config)
         storage = _collected(envs, algorithm)

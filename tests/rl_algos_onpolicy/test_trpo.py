@@ -367,7 +367,10 @@ def test_shared_parameters_are_refused() -> None:
         ({"backtrack_ratio": 1.0}, r"backtrack_ratio must be a number in \(0, 1\)"),
         ({"advantage_estimator": "td", "gae_lambda": 0.5}, "gae_lambda has no effect"),
         ({"curvature_every": 0}, "curvature_every must be"),
-        ({"num_minibatches": 4}, "just one of num_minibatches and minibatch_size"),
+        (
+            {"num_minibatches": 4, "minibatch_size": 128},
+            "num_minibatches has no effect with minibatch_size",
+        ),
         ({"entropy_method": "max"}, "normalize_advantage would"),
     ],
 )

@@ -1,11 +1,10 @@
 """What DDPG, TD3 and SAC share: critics step first, and then the policy by what they learned."""
 
-from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 from rl_algos_offpolicy.actor import OffPolicyActor
 from rl_algos_offpolicy.config import OffPolicyConfig
-from rl_core.algorithm import Algorithm, UpdateSchedule
+from rl_core.algorithm import Algorithm
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import ParameterGroup
 
@@ -28,11 +27,6 @@ class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
         """Gradient steps of the critics per step of the policy."""
         return 1
 
-    @cached_property
-    def schedule(self) -> UpdateSchedule:
-        """Take some gradient steps after every few environment transitions."""
-        return super().schedule
-
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give critics and policy an optimizer each, and let the policy follow."""
         names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
@@ -50,7 +44,7 @@ class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
             name=name,
             modules=modules,
             learning_rate=f"{name}_learning_rate",
-            max_grad_norm=self.if_set("max_grad_norm"),
+            max_grad_norm=self.config.if_set("max_grad_norm"),
             optimizer=self.config.optimizer,
             every=1 if is_first else self.policy_every,
             after=None if is_first else "critic",

@@ -11,14 +11,14 @@ Source: Pomerleau 1991, https://doi.org/10.1162/neco.1991.3.1.88; as a baseline:
 E is what an expert does, sampled anew before each update, or a set of demonstrations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_algos_offpolicy.config import off_policy_recipe
 from rl_algos_offpolicy.critics.critics import weighted_mean
@@ -126,10 +126,10 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
                 given, actor, is_deterministic=is_deterministic, load_actor=load_actor
             )
 
-    def make_modules(self) -> Mapping[str, nn.Module]:
-        """Make nothing, but refuse a policy that the loss cannot teach."""
-        _check_policy(self.actor, self.config.loss)
-        return {}
+    def resolve_config(self, config: BCConfig) -> BCConfig:
+        """Refuse a policy that the loss cannot teach."""
+        _check_policy(self.actor, config.loss)
+        return config
 
     @cached_property
     def schedule(self) -> UpdateSchedule:
@@ -149,7 +149,7 @@ class BC(Algorithm[BCConfig, ReplayBatch]):
             ParameterGroup(
                 name="policy",
                 modules=("actor", "add_ons"),
-                max_grad_norm=self.if_set("max_grad_norm"),
+                max_grad_norm=self.config.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )

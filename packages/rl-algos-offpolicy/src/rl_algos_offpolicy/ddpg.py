@@ -122,10 +122,14 @@ class DeterministicAlgorithm(ActorCritic[ConfigT], Generic[ConfigT]):
         ConfigError: when the policy is not deterministic, or an option has no effect.
     """
 
+    def resolve_config(self, config: ConfigT) -> ConfigT:
+        """Refuse an actor without a deterministic policy."""
+        check_policy(self.actor, "deterministic", type(self).__name__)
+        return config
+
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target policy and the target critics."""
         actor = self.actor
-        check_policy(actor, "deterministic", type(self).__name__)
         assert actor.policy is not None
         self.policy = actor.policy
         self.target_policy = copy.deepcopy(actor.policy)

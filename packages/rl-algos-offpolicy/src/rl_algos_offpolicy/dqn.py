@@ -20,9 +20,8 @@ every so many; y discounts several rewards when the storage gathers several step
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -43,15 +42,12 @@ from rl_algos_offpolicy.critics.critics import (
     weighted_mean,
 )
 from rl_algos_offpolicy.recurrent import NetworkInputs
-from rl_core.actor import ActionOutput, Actor
+from rl_core.actor import ActionOutput
 from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
     EnvSpec,
-    PolicyLossAddOn,
-    UpdateSchedule,
 )
-from rl_core.algorithm.hyper import checked_config
 from rl_core.batch import ReplayBatch
 from rl_core.config import (
     Count,
@@ -114,26 +110,30 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
 
     actor: OffPolicyActor
 
-    def __init__(
-        self,
-        actor: Actor,
-        config: DQNConfig | None = None,
-        *,
-        add_ons: PolicyLossAddOn | Sequence[PolicyLossAddOn] = (),
-    ) -> None:
-        config = _resolved(actor, checked_config(self, config))
-        super().__init__(actor, config, add_ons=add_ons)
+    def resolve_config(self, config: DQNConfig) -> DQNConfig:
+        """Set ε and τ where they are left open, and refuse what critics do not go with."""
+        critics = check_policy(self.actor, "greedy", "DQN").config
+        if critics.distribution != "none" and config.loss != "huber":
+            raise ConfigError(
+                f"loss='{config.loss}' has no effect on critics with a {critics.distribution} "
+                "distribution, which have a loss of their own; leave it out"
+            )
+        if config.tau is None:
+            config = replace(config, tau=0.01 if config.target_update_every == 1 else 1.0)
+        if not critics.noisy:
+            return replace(config, epsilon=USUAL_EPSILON) if config.epsilon is None else config
+        if config.epsilon not in (None, 0.0):
+            raise ConfigError(
+                f"epsilon={config.epsilon} contradicts actor.noisy: noisy critics explore by "
+                "themselves; leave epsilon out"
+            )
+        return replace(config, epsilon=None)
 
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics."""
         actor = self.actor
         self.target_critics = copy.deepcopy(actor.critics)
         return {"target_critics": self.target_critics}
-
-    @cached_property
-    def schedule(self) -> UpdateSchedule:
-        """Take some gradient steps after every few environment transitions."""
-        return super().schedule
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
@@ -149,7 +149,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
             ParameterGroup(
                 name="critic",
                 modules=("actor.critics",),
-                max_grad_norm=self.if_set("max_grad_norm"),
+                max_grad_norm=self.config.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )
@@ -289,25 +289,3 @@ def _value_errors(values: Tensor, target: Tensor, h: ErrorLoss) -> tuple[Tensor,
         else 0.5 * (values - goal).square()
     )
     return error, (values.detach() - goal).abs()
-
-
-def _resolved(actor: Actor, config: DQNConfig) -> DQNConfig:
-    """Check an actor and a config against each other, and set ε and τ where they are left open."""
-    if not isinstance(actor, Actor):
-        return config  # refused for all algorithms alike
-    if config.tau is None:
-        config = replace(config, tau=0.01 if config.target_update_every == 1 else 1.0)
-    critics = check_policy(actor, "greedy", "DQN").config
-    if critics.distribution != "none" and config.loss != "huber":
-        raise ConfigError(
-            f"loss='{config.loss}' has no effect on critics with a {critics.distribution} "
-            "distribution, which have a loss of their own; leave it out"
-        )
-    if not critics.noisy:
-        return replace(config, epsilon=USUAL_EPSILON) if config.epsilon is None else config
-    if config.epsilon not in (None, 0.0):
-        raise ConfigError(
-            f"epsilon={config.epsilon} contradicts actor.noisy: noisy critics explore by "
-            "themselves; leave epsilon out"
-        )
-    return replace(config, epsilon=None)

@@ -60,6 +60,7 @@ from rl_algos_offpolicy.critics.critics import (
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
 from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
 from rl_core.batch import ReplayBatch
+from rl_core.config import as_schedule
 from rl_core.errors import ConfigError
 from rl_core.gradients import (
     LossOutput,
@@ -142,11 +143,15 @@ class SAC(ActorCritic[SACConfig]):
             for observations that are not a Box, or an option has no effect.
     """
 
+    def resolve_config(self, config: SACConfig) -> SACConfig:
+        """Refuse an actor and options that do not go together."""
+        self._is_smoothed = any(_is_ever_positive(getattr(config, name)) for name in _SMOOTHNESS)
+        check_actor(self.actor, config, is_smoothed=self._is_smoothed)
+        return config
+
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Make the target critics and the temperature."""
         actor, config = self.actor, self.config
-        self._is_smoothed = self._is_ever_positive(*_SMOOTHNESS)
-        check_actor(actor, config, is_smoothed=self._is_smoothed)
         assert actor.policy is not None
         self.policy = actor.policy
         self.target_critics = copy.deepcopy(actor.critics)
@@ -306,14 +311,17 @@ class SAC(ActorCritic[SACConfig]):
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
     def _check_single_steps(self, num_steps: int) -> None:
-        if self._is_smoothed and self._is_ever_positive("temporal_smoothness") and num_steps > 1:
+        if not self._is_smoothed or num_steps == 1:
+            return
+        if _is_ever_positive(self.schedules["temporal_smoothness"]):
             raise ConfigError(
                 "temporal_smoothness compares each action with the next one, but the storage gives "
                 f"transitions of up to {num_steps} steps; set storage.n_step to 1, or "
                 "temporal_smoothness to 0"
             )
 
-    def _is_ever_positive(self, *names: str) -> bool:
-        """Return whether one of these hyper-parameters is above 0 at any time of the run."""
-        schedules = [self.schedules[name] for name in names]
-        return any(not each.is_constant or each.value(0.0) > 0.0 for each in schedules)
+
+def _is_ever_positive(value: Scheduled) -> bool:
+    """Return whether a hyper-parameter is above 0 at any time of the run."""
+    schedule = as_schedule(value)
+    return not schedule.is_constant or schedule.value(0.0) > 0.0

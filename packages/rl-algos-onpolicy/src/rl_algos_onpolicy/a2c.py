@@ -9,6 +9,7 @@ value function have optimizers of their own, so that their rates can differ.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.vpg import PolicyGradient, PolicyGradientConfig
@@ -57,7 +58,7 @@ class A2C(PolicyGradient[A2CConfig]):
         ConfigError: when a shared torso is to be moved at two learning rates.
     """
 
-    @property
+    @cached_property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, with all of it."""
         return UpdateSchedule.of(self.config, num_minibatches=1)

@@ -82,20 +82,3 @@ class OnPolicyConfig(Config):
                 "entropy_coef has no effect on a policy that stop_entropy_gradient=True keeps from "
                 "the entropy; leave one of them out, or use entropy_method='max'"
             )
-
-
-def check_minibatches(num_minibatches: int | None, minibatch_size: int | None) -> None:
-    """Check that a rollout is cut in just one way.
-
-    Args:
-        num_minibatches: into how many minibatches.
-        minibatch_size: into minibatches of how many samples.
-
-    Raises:
-        ConfigError: when neither or both are given.
-    """
-    if (num_minibatches is None) == (minibatch_size is None):
-        raise ConfigError(
-            "give just one of num_minibatches and minibatch_size, and None for the other; "
-            f"got {num_minibatches} and {minibatch_size}"
-        )

@@ -29,13 +29,14 @@ minibatch.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns, normalized_advantage
-from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig, check_minibatches
+from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.kl import adapted_penalty, kl_penalty_term, mean_kl
@@ -50,7 +51,14 @@ from rl_core.algorithm import (
     whole_batch,
 )
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import Count, Needs, Schedule, ScheduledNonNegative, ScheduledPositive
+from rl_core.config import (
+    Count,
+    Needs,
+    Schedule,
+    ScheduledNonNegative,
+    ScheduledPositive,
+    Without,
+)
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, OptimizerConfig, ParameterGroup, masked_mean
 from rl_core.storage import Storage
@@ -66,8 +74,8 @@ class PPOConfig(OnPolicyConfig):
     Attributes:
         learning_rate: learning rate of the optimizer; 0 collects and evaluates without learning.
         num_epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch; None when ``minibatch_size`` is given.
-        minibatch_size: samples per minibatch; None when ``num_minibatches`` is given.
+        num_minibatches: minibatches per epoch.
+        minibatch_size: samples per minibatch; 64 where neither of the two is given.
         surrogate: policy loss: ``clip`` gains nothing from moving the policy beyond
             ``clip_range``, ``plain`` has no bound, ``kl-penalty`` penalizes the divergence from the
             policy that collected (Eq. 1, 5, 6).
@@ -95,8 +103,8 @@ class PPOConfig(OnPolicyConfig):
 
     learning_rate: ScheduledNonNegative = 3e-4
     num_epochs: Count = 10
-    num_minibatches: Count | None = None
-    minibatch_size: Count | None = 64
+    num_minibatches: Annotated[Count | None, Without("minibatch_size")] = None
+    minibatch_size: Annotated[Count | None, Without("num_minibatches")] = None
     surrogate: Surrogate = "clip"
     clip_range: ScheduledPositive = 0.2
     kl_target: Annotated[ScheduledPositive, Needs("surrogate", "kl-penalty")] = 0.01
@@ -113,7 +121,8 @@ class PPOConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)
-        check_minibatches(self.num_minibatches, self.minibatch_size)
+        if self.num_minibatches is None and self.minibatch_size is None:
+            object.__setattr__(self, "minibatch_size", 64)
         if self.minibatch_size == 1 and self.normalize_advantage == "minibatch":
             raise ConfigError(
                 "minibatch_size=1 teaches a policy nothing with normalize_advantage='minibatch', "
@@ -208,7 +217,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
 
     takes_add_ons: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def schedule(self) -> UpdateSchedule:
         """Take several epochs over each rollout."""
         standardizes = self.config.normalize_advantage == "minibatch"
@@ -231,9 +240,13 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             _check_penalty(new_parameter_value)
         super().update_algorithm_parameter(parameter_name, new_parameter_value)
 
+    def resolve_config(self, config: PPOConfig) -> PPOConfig:
+        """Refuse an actor with a second value function."""
+        check_no_intrinsic_value(self.actor)
+        return config
+
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Learn policy and value function with one optimizer."""
-        check_no_intrinsic_value(self.actor)
         return (self.actor_group(),)
 
     def actor_group(self) -> ParameterGroup:
@@ -241,7 +254,7 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         return ParameterGroup(
             name="actor",
             modules=("actor", "add_ons"),
-            max_grad_norm=self.if_set("max_grad_norm"),
+            max_grad_norm=self.config.if_set("max_grad_norm"),
             optimizer=self.config.optimizer,
         )
 
@@ -315,5 +328,5 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
         """Eq. (3) where value losses are clipped, else Eq. (2)."""
         if not self.config.use_clipped_value_loss:
             return value_loss(value, value_target, mask)
-        clip_range = self.hyper[self.if_set("value_clip_range") or "clip_range"]
+        clip_range = self.hyper[self.config.if_set("value_clip_range") or "clip_range"]
         return clipped_value_loss(value, old_value, value_target, clip_range, mask)

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import OnPolicyConfig, check_minibatches
+from rl_algos_onpolicy.config import OnPolicyConfig
 from rl_algos_onpolicy.defaults import on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.kl import mean_kl
@@ -41,7 +41,7 @@ from rl_core.algorithm import (
     whole_batch,
 )
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import Count, NonNegative, ScheduledNonNegative, ScheduledPositive
+from rl_core.config import Count, NonNegative, ScheduledNonNegative, ScheduledPositive, Without
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossModule, LossOutput, Noise, ParameterGroup
 from rl_core.gradients.trust_region import ConstrainedStep, Parameters, constrained_step
@@ -66,9 +66,8 @@ class TRPOConfig(OnPolicyConfig):
             evaluates without learning anything, while a schedule that ends at 0 leaves the policy
             free.
         num_epochs: passes of the value function over each rollout.
-        num_minibatches: minibatches per epoch of the value function; None when ``minibatch_size``
-            is given.
-        minibatch_size: samples per minibatch of the value function; None when ``num_minibatches``
+        num_minibatches: minibatches per epoch of the value function.
+        minibatch_size: samples per minibatch of the value function; 128 where neither of the two
             is given.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
 
@@ -84,13 +83,14 @@ class TRPOConfig(OnPolicyConfig):
     curvature_every: Count = 1
     value_learning_rate: ScheduledNonNegative = 1e-3
     num_epochs: Count = 10
-    num_minibatches: Count | None = None
-    minibatch_size: Count | None = 128
+    num_minibatches: Annotated[Count | None, Without("minibatch_size")] = None
+    minibatch_size: Annotated[Count | None, Without("num_minibatches")] = None
     normalize_advantage: bool = True
 
     def __post_init__(self) -> None:
         OnPolicyConfig.__post_init__(self)
-        check_minibatches(self.num_minibatches, self.minibatch_size)
+        if self.num_minibatches is None and self.minibatch_size is None:
+            object.__setattr__(self, "minibatch_size", 128)
 
 
 class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
@@ -117,8 +117,8 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
         """Take rollouts of eight environments; normalize where actions are continuous."""
         return on_policy_recipe(env, num_envs=8, num_steps=256)
 
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Learn the value function by gradient steps."""
+    def resolve_config(self, config: TRPOConfig) -> TRPOConfig:
+        """Refuse an actor whose policy cannot move alone."""
         check_no_intrinsic_value(self.actor)
         check_names_modules(self.actor, "policy_modules", "TRPO moves the policy alone")
         shared = shared_modules(self.actor)
@@ -129,12 +129,16 @@ class TRPO(Algorithm[TRPOConfig, RolloutBatch]):
                 "(actor.shared_policy_value_network=False, actor.share_body=False, no shared "
                 "feature extractor that learns)"
             )
+        return config
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Learn the value function by gradient steps."""
         return (
             ParameterGroup(
                 name="value",
                 modules=(*(f"actor.{name}" for name in self.actor.value_modules), "add_ons"),
                 learning_rate="value_learning_rate",
-                max_grad_norm=self.if_set("max_grad_norm"),
+                max_grad_norm=self.config.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )

@@ -90,10 +90,14 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
     def _has_value(self) -> bool:
         return self.config.value_learning_rate is not None
 
+    def resolve_config(self, config: OptionsT) -> OptionsT:
+        """Refuse an actor with a second value function."""
+        check_no_intrinsic_value(self.actor)
+        return config
+
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give policy and value function an optimizer each."""
-        check_no_intrinsic_value(self.actor)
-        config, bound = self.config, self.if_set("max_grad_norm")
+        config, bound = self.config, self.config.if_set("max_grad_norm")
         policy = ParameterGroup(
             name="policy",
             modules=("actor", "add_ons"),

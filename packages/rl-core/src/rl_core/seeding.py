@@ -8,7 +8,6 @@ numbers of another. Generators are saved as tensors, numbers and text, without p
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -23,21 +22,19 @@ _STATE_BYTES = {5056: "cpu", 16: "cuda"}
 """The type of device of a torch generator's state, by its size in bytes."""
 
 
-def spawn_generators(
-    seed: int, names: Sequence[str], device: torch.device | str = "cpu"
-) -> dict[str, torch.Generator]:
-    """Return one torch generator per name.
+def spawn_generator(seed: int, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a torch generator with numbers of its own for each name.
 
     Args:
         seed: the run's seed, at least 0.
-        names: distinct names; the numbers of one do not depend on the others.
-        device: device on which the generators draw.
+        name: purpose of the generator.
+        device: device on which it draws.
 
     Raises:
         ConfigError: when the seed is negative.
         DeviceError: when the device is not available.
     """
-    return {name: _generator(_seed_word(seed, name), device) for name in names}
+    return _generator(_seed_word(seed, name), device)
 
 
 def spawn_seed(seed: int, name: str, index: int = 0) -> int:

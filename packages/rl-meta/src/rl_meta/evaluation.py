@@ -16,7 +16,7 @@ from rl_core.batch import Rollout
 from rl_core.config import Count, check_argument
 from rl_core.env import EnvStep, TaskVecEnv, VecEnv
 from rl_core.gradients.trust_region import Parameters
-from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.seeding import spawn_generator, spawn_seed
 from rl_core.types import Observation
 from rl_meta.inner_algorithm import with_tasks
 from rl_meta.rollouts import collect_episodes
@@ -106,7 +106,7 @@ def evaluate_adaptation(
     num_episodes = check_argument("num_episodes", num_episodes, Count)
     envs = with_tasks(envs)
     device = algorithm.device
-    generator = spawn_generators(seed, ["evaluation"], device=device)["evaluation"]
+    generator = spawn_generator(seed, "evaluation", device)
     tasks = envs.tasks_of_evaluation(num_episodes, seed)
     _warn_of_known_tasks(algorithm, envs, tasks)
     explored, judged_by = algorithm.exploration_episodes, algorithm.judged_episodes

@@ -20,6 +20,7 @@ to each task and rollout (`rl_meta.baseline`).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cached_property
 from typing import ClassVar, TypeVar, cast
 
 import torch
@@ -151,7 +152,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         """Leave the value function alone."""
         return tuple(f"actor.{name}" for name in self.actor.value_modules)
 
-    @property
+    @cached_property
     def schedule(self) -> UpdateSchedule:
         """Update once per rollout, with all of it."""
         return UpdateSchedule.of(self.config, num_minibatches=1)
@@ -583,7 +584,7 @@ class MAMLVPG(MAML[MAMLVPGConfig]):
                 name="policy",
                 modules=(*(f"actor.{name}" for name in self.actor.policy_modules), *learned),
                 learning_rate="outer_lr",
-                max_grad_norm=self.if_set("max_grad_norm"),
+                max_grad_norm=self.config.if_set("max_grad_norm"),
                 optimizer=self.config.optimizer,
             ),
         )

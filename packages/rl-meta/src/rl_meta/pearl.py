@@ -155,14 +155,18 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     actor: ContextConditionedActor
 
+    def resolve_config(self, config: PEARLConfig) -> PEARLConfig:
+        """Refuse an actor that knows no contexts."""
+        if not isinstance(self.actor, ContextConditionedActor):
+            raise ConfigError(
+                f"PEARL needs a ContextConditionedActor, got {type(self.actor).__name__}; choose "
+                "the actor 'context-conditioned'"
+            )
+        return config
+
     def make_modules(self) -> Mapping[str, nn.Module]:
         """Build the inner algorithm."""
         config, actor = self.config, self.actor
-        if not isinstance(actor, ContextConditionedActor):
-            raise ConfigError(
-                f"PEARL needs a ContextConditionedActor, got {type(actor).__name__}; choose the "
-                "actor 'context-conditioned'"
-            )
         name = config.inner_algorithm
         inner = inner_class(name)
         is_split = all(hasattr(inner, part) for part in ("critic_loss", "policy_loss"))

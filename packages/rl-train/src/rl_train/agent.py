@@ -19,7 +19,7 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.config import LENGTHS, Count, Recipe, check_argument
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.logger import Logger
-from rl_core.seeding import spawn_generators
+from rl_core.seeding import spawn_generator
 from rl_core.stateful import StateReader
 from rl_core.types import State, StateDict
 from rl_envs import AnyEnv, is_built
@@ -62,9 +62,7 @@ class Agent:
         self._checkpoint: Checkpoint | None = None
         self._newest: Path | None = None  # the checkpoint that was saved or loaded last
         self._begins_episodes = False  # in another environment than the checkpoint's
-        self._generator = spawn_generators(
-            parts.recipe.seed, ["predict"], device=parts.algorithm.device
-        )["predict"]
+        self._generator = spawn_generator(parts.recipe.seed, "predict", parts.algorithm.device)
 
     @property
     def recipe(self) -> Recipe:

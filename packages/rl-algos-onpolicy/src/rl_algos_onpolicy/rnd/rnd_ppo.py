@@ -126,14 +126,18 @@ class RNDPPO(PPO):
         """Target and predictor, with their statistics."""
         return self._rnd.novelty
 
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Give the predictor an optimizer of its own, with the same learning rate."""
+    def resolve_config(self, config: PPOConfig) -> PPOConfig:
+        """Refuse an actor without a second value function."""
         actor = self.actor
         if not isinstance(actor, OnPolicyActor) or not actor.config.intrinsic_value:
             raise ConfigError(
                 "RNDPPO needs an OnPolicyActor with a second value function; set "
                 "actor.intrinsic_value to true"
             )
+        return config
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Give the predictor an optimizer of its own, with the same learning rate."""
         predictor = ParameterGroup(
             name="predictor",
             modules=(f"add_ons.{len(self.add_ons) - 1}",),

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
@@ -30,7 +31,7 @@ from rl_core.gradients import (
     Weights,
 )
 from rl_core.nn.distributions import Distribution
-from rl_core.seeding import set_generator_state, spawn_generators
+from rl_core.seeding import set_generator_state, spawn_generator
 from rl_core.stateful import StateReader, all_or_nothing
 from rl_core.storage import Storage, TensorSpec
 from rl_core.types import Observation, State, StateDict
@@ -48,7 +49,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     Every config field typed ``Scheduled`` becomes a 0-dim tensor in ``self.hyper`` that may
     change while running without recompiling anything.
 
-    The constructor sets up the add-ons, and calls `make_modules` (with actor, config, schedules and
+    The constructor calls `resolve_config`, then `make_modules` (with add-ons, schedules and
     ``hyper`` at hand), `parameter_groups`, `target_networks` and `constant_modules`.
 
     Args:
@@ -91,17 +92,16 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     ) -> None:
         if not isinstance(actor, Actor):
             raise ConfigError(f"actor: expected Actor, got {type(actor).__name__}")
-        self.config: ConfigT = checked_config(self, config)
         self.actor = actor
         self.device = actor.device
+        self.config: ConfigT = self.resolve_config(checked_config(self, config))
         if add_ons and not self.takes_add_ons:  # or they would be ignored
             raise ConfigError(f"{type(self).__name__} takes no add-ons; leave add_ons out")
         self.add_ons = AddOns(add_ons, self.batch_type, actor)
         self.schedules = Schedules(self.config, self.device)
         self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
-        seeded = spawn_generators(torch.initial_seed(), ["algorithm"], self.device)
-        self.generator = seeded["algorithm"]
+        self.generator = spawn_generator(torch.initial_seed(), "algorithm", self.device)
         self.watch = UpdateWatch()
         self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
         self._loss_module = LossModule(self.loss, self.modules, self.hyper)
@@ -145,7 +145,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     # What a subclass may override: learning
 
-    @property
+    def resolve_config(self, config: ConfigT) -> ConfigT:
+        """Return the config with what follows from the actor, or raise ConfigError for a misfit."""
+        return config
+
+    @cached_property
     def schedule(self) -> UpdateSchedule:
         """How collection and gradient steps take turns, by the config's options of these names."""
         return UpdateSchedule.of(self.config)
@@ -287,10 +291,6 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def sum_due(self, parts: Mapping[str, Loss[BatchT]], batch: BatchT, noise: Noise) -> LossOutput:
         """Sum the losses, by group, of what the gradient step moves now; outside of one, of all."""
         return self._loss_module.sum_due(parts, batch, noise)
-
-    def if_set(self, name: str) -> str | None:
-        """Return a hyper-parameter's name, or None where the config leaves it None."""
-        return None if getattr(self.config, name) is None else name
 
     def compute_loss(
         self,

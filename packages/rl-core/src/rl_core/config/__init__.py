@@ -7,7 +7,6 @@ installed plug-ins; nothing in a recipe can choose code.
 """
 
 from rl_core.config._types import Json as Json
-from rl_core.config._types import admits_none as admits_none
 from rl_core.config._types import field_types as field_types
 from rl_core.config._types import is_union as is_union
 from rl_core.config._types import type_arguments as type_arguments

@@ -104,6 +104,10 @@ class Config:
         owner: Callable[..., object] = type(self)
         check_argument(name, value, _declared(owner)[name][0])
 
+    def if_set(self, name: str) -> str | None:
+        """Return an option's name, or None where it is None."""
+        return None if getattr(self, name) is None else name
+
     def refuse(self, reason: str, *options: str, section: str = "") -> None:
         """Refuse options that are not the default, where something else makes them useless.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.env.contract import VecEnv
 from rl_core.errors import ConfigError, EnvironmentFaultError
-from rl_core.seeding import spawn_generators
+from rl_core.seeding import spawn_generator
 
 TaskSplit: TypeAlias = Literal["train", "test"]
 """Which tasks: those that are learned from, or those that are kept for evaluation."""
@@ -53,7 +53,7 @@ class TaskVecEnv(VecEnv):
                 "num_test_episodes of the trainer, or the number of episodes of this evaluation, "
                 "smaller"
             )
-        tasks = self.sample_tasks(count, spawn_generators(seed, ["tasks"])["tasks"], "test")
+        tasks = self.sample_tasks(count, spawn_generator(seed, "tasks"), "test")
         return self.check_returned(tasks, "sample_tasks", count)
 
     def check_returned(

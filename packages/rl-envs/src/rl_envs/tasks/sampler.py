@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_core.config import Count, check_argument
 from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError, DataError, in_brief
-from rl_core.seeding import spawn_generators
+from rl_core.seeding import spawn_generator
 
 DrawTasks: TypeAlias = Callable[[int, torch.Generator], Tensor]
 """From a number and a generator to so many tasks, shape `(count, ...)`."""
@@ -48,12 +48,13 @@ class TaskSampler:
             )
         self._draw = draw
         self._with_replacement = with_replacement
-        generators = spawn_generators(0, ["train", "test"])
         self._fixed: dict[TaskSplit, Tensor | None] = {
             "train": None
             if num_train_tasks is None
-            else draw(num_train_tasks, generators["train"]),
-            "test": None if num_test_tasks is None else draw(num_test_tasks, generators["test"]),
+            else draw(num_train_tasks, spawn_generator(0, "train")),
+            "test": None
+            if num_test_tasks is None
+            else draw(num_test_tasks, spawn_generator(0, "test")),
         }
 
     def num_tasks(self, split: TaskSplit) -> int | None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from rl_core import plugins
 from rl_core.config import (
     ComponentSpec,
-    admits_none,
     construct,
     decode,
     encode,
@@ -25,9 +24,6 @@ PARTS = {"algorithm": ("add_ons", "add_on", True), "storage": ("sampler", "sampl
 
 LOAD_ACTOR = "load_actor"
 """The constructor parameter by which components get an `ActorLoader`."""
-
-_ALTERNATIVES = ("num_minibatches", "minibatch_size")
-"""Options that say the same in two ways, where a component lets either of them be None."""
 
 
 def construct_component(kind: str, spec: ComponentSpec, context: Mapping[str, object]) -> object:
@@ -79,8 +75,6 @@ def complete_component(
     parts = [complete_component(part.kind, part.name, part.kwargs) for part in parts]
     cls = options_of(plugins.load(kind, name))
     given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
-    for other in _alternatives(cls, given):
-        given.setdefault(other, None)
     missing = set(required_options(cls)) - given.keys() if in_part else set()
     table = {**_defaults(cls), **given} if missing else as_table(decode(cls, given, kind))
     return ComponentSpec(kind, name, {**table, **parts_option(kind, parts)})
@@ -114,7 +108,7 @@ def without_replaced(
         PluginError: for an unknown component.
     """
     cls = options_of(plugins.load(kind, name))
-    replaced = _alternatives(cls, given) | _replaced(cls, given, kind)
+    replaced = _replaced(cls, given, kind)
     return {option: value for option, value in defaults.items() if option not in replaced}
 
 
@@ -195,15 +189,6 @@ def _replaced(cls: type[object], given: Mapping[str, Json], kind: str) -> set[st
         if decode(types[option], given[option], f"{kind}.{option}") != usual[option]
         for name in replaces[option]
     }
-
-
-def _alternatives(cls: type[object], given: Mapping[str, Json]) -> set[str]:
-    """Return the options that say in another way what a given one says."""
-    types = field_types(cls)
-    if not all(name in types and admits_none(types[name]) for name in _ALTERNATIVES):
-        return set()
-    said = {name for name in _ALTERNATIVES if given.get(name) not in (None, "none")}
-    return set(_ALTERNATIVES) - said if said else set()
 
 
 def _with_nested_defaults(

@@ -15,7 +15,7 @@ from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import Count, check_argument
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
-from rl_core.seeding import spawn_generators, spawn_seed
+from rl_core.seeding import spawn_generator, spawn_seed
 from rl_core.spaces import check_same_space
 from rl_core.types import Json, Observation, State, to_tensors
 from rl_envs import AnyEnv, as_vec_env, is_built
@@ -183,7 +183,7 @@ def evaluate_policy(
         raise ConfigError(f"explore needs an algorithm, got {type(policy).__name__}; leave it out")
     if not (deterministic or explore or draws_actions(actor)):
         raise nothing_to_draw(actor)
-    generator = spawn_generators(seed, ["evaluation"], device=actor.device)["evaluation"]
+    generator = spawn_generator(seed, "evaluation", actor.device)
     explorer = algorithm.explorer() if algorithm is not None and explore else None
 
     def act(observation: Observation, state: State, start: Tensor) -> ActionOutput:

@@ -234,14 +234,15 @@ def worthwhile_compile_mode(
     """
     schedule = algorithm.schedule
     num_batches = schedule.batches_per_epoch(storage.num_envs)
-    batches = num_batches or -(-rows // (schedule.minibatch_size or rows))
+    size = schedule.minibatch_size or -(-rows // (num_batches or 1))
+    batches = num_batches or -(-rows // size)
     pays_after = _COMPILE_PAYS_AFTER.get(algorithm.device.type, _COMPILE_PAYS_AFTER["cpu"])
     pays_later = max(1.0, storage.steps_per_sample / _LONG_SEQUENCE)
     pays_sooner = 1.0
     if not algorithm.actor.is_recurrent:
         weights = sum(parameter.numel() for parameter in algorithm.actor.parameters())
         # A product with each weight, and two more for the gradient.
-        pays_sooner = max(1.0, 6.0 * weights * (schedule.minibatch_size or rows) / _SMALL_STEP)
+        pays_sooner = max(1.0, 6.0 * weights * size / _SMALL_STEP)
     planned = updates * schedule.num_epochs * batches
     return "auto" if planned >= pays_after * pays_later / pays_sooner else "off"
 

@@ -10,7 +10,7 @@ from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.config import LENGTHS, Recipe, check_argument
 from rl_core.errors import ConfigError, in_brief
 from rl_core.logger import Logger
-from rl_core.seeding import checked_seed, spawn_generators, spawn_seed
+from rl_core.seeding import checked_seed, spawn_generator, spawn_seed
 from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
@@ -123,18 +123,16 @@ class Trainer:
         self.recipe = replace(self.recipe, trainer=as_table(config))
         self.evaluator = Evaluator(algorithm, test_envs, envs, self.config)
         self._loop: Loop | None = None
-        generators = spawn_generators(self.seed, ["storage"])
-        on_device = spawn_generators(self.seed, ["algorithm", "collector"], device=algorithm.device)
-        algorithm.generator = on_device["algorithm"]
+        algorithm.generator = spawn_generator(self.seed, "algorithm", algorithm.device)
         algorithm.gradients.guard.mode = self.config.on_nonfinite
         self.collector = Collector(
             envs,
             algorithm,
-            generator=on_device["collector"],
+            generator=spawn_generator(self.seed, "collector", algorithm.device),
             reward_scaler=RewardScaler(envs.num_envs) if self.config.scale_rewards else None,
             seed=None if seed is None else spawn_seed(self.seed, "envs"),
         )
-        storage.allocate(self.collector.storage_spec(), generators["storage"])
+        storage.allocate(self.collector.storage_spec(), spawn_generator(self.seed, "storage"))
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)

@@ -12,6 +12,7 @@ Deviation from the source: where a rollout ends inside an episode, G bootstraps 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -56,7 +57,7 @@ class Reinforce(Algorithm[ReinforceConfig, RolloutBatch]):
         config: Options.
     """
 
-    @property
+    @cached_property
     def schedule(self) -> UpdateSchedule:
         """Take one gradient step per rollout."""
         return UpdateSchedule(num_epochs=1, num_minibatches=1)
