@@ -270,10 +270,13 @@ def test_a_loss_may_differentiate_and_change_buffers(compile_mode: CompileMode) 
     assert a.get_buffer("calls").item() == 2.0
 
 
-def test_frozen_is_no_name_of_a_group() -> None:
-    a = Numbers(1.0)
-    with pytest.raises(ConfigError, match="'frozen' is the name of what no group learns"):
-        _step({"a": a}, _linear(a), [replace(_group("a"), name="frozen")])
+def test_what_nobody_learns_may_have_another_dtype() -> None:
+    a, b = Numbers(1.0), Numbers(3.0)
+    b.to(torch.bfloat16).requires_grad_(False)
+    step = _step({"a": a, "b": b}, _linear(a), [_group("a")])
+    step.step(torch.ones(1), {})
+    assert list(step.vectors) == ["a"]
+    assert b.x.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("compile_mode", ["off", "on"])

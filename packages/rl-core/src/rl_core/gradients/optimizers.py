@@ -199,11 +199,8 @@ OptimizerState = dict[str, Tensor]
 def new_optimizer_state(config: OptimizerConfig, parameters: Tensor) -> OptimizerState:
     """Make the state of an optimizer that has taken no step."""
     if config.name in ("adam", "adamw"):
-        step = torch.zeros((), device=parameters.device)
         return {
-            "step": step,
-            "beta1_power": torch.ones_like(step),
-            "beta2_power": torch.ones_like(step),
+            "step": torch.zeros((), device=parameters.device),
             "exp_avg": torch.zeros_like(parameters),
             "exp_avg_sq": torch.zeros_like(parameters),
         }
@@ -252,7 +249,7 @@ def optimizer_step(
     moved_state = {name: value.clone() for name, value in state.items()}
     step = _rmsprop if config.name == "rmsprop" else _sgd
     step(config, moved, gradient, moved_state, learning_rate)
-    _take(parameters, moved, state, moved_state, apply, moves)
+    _copy_where(parameters, moved, state, moved_state, apply, moves)
 
 
 def _fused_adam(
@@ -284,8 +281,6 @@ def _fused_adam(
         eps=config.eps,
         maximize=False,
     )
-    for beta, power in ((config.beta1, "beta1_power"), (config.beta2, "beta2_power")):
-        state[power].copy_(beta ** state["step"])
 
 
 def _adam_by_equations(
@@ -297,35 +292,32 @@ def _adam_by_equations(
     apply: Tensor,
     moves: Tensor,
 ) -> None:
-    """Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, Algorithm 1.
-
-    The powers of the betas are kept, because a graph would raise them anew for every few numbers.
-    """
+    """Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, Algorithm 1."""
     moved = parameters
     if config.weight_decay > 0.0 and config.name == "adamw":
         moved = moved * (1.0 - learning_rate * config.weight_decay)
     elif config.weight_decay > 0.0:
         gradient = gradient + config.weight_decay * parameters
-    powers = state["beta1_power"] * config.beta1, state["beta2_power"] * config.beta2
+    step = state["step"] + 1.0
+    # 1 - β^t has few digits left while it is small, so they are taken from double numbers.
+    corrections = [(1.0 - b ** step.double()).float() for b in (config.beta1, config.beta2)]
     first = torch.lerp(state["exp_avg"], gradient, 1.0 - config.beta1)
     second = config.beta2 * state["exp_avg_sq"] + (1.0 - config.beta2) * gradient.square()
     # Processors take a hundred times as long for what is below 1e-38, as moments of dead units are.
     first = torch.where(first.abs() < 1e-35, 0.0, first)
     second = second.clamp(min=1e-35)
-    rate = learning_rate / (1.0 - powers[0])
-    scale = torch.rsqrt(1.0 - powers[1])
+    rate = learning_rate / corrections[0]
+    scale = torch.rsqrt(corrections[1])
     moved = moved - rate * first / (second.sqrt() * scale + config.eps)
     changed = {
-        "step": state["step"] + 1.0,
-        "beta1_power": powers[0],
-        "beta2_power": powers[1],
+        "step": step,
         "exp_avg": first,
         "exp_avg_sq": second,
     }
-    _take(parameters, moved, state, changed, apply, moves)
+    _copy_where(parameters, moved, state, changed, apply, moves)
 
 
-def _take(
+def _copy_where(
     parameters: Tensor,
     moved: Tensor,
     state: Mapping[str, Tensor],
@@ -333,7 +325,7 @@ def _take(
     apply: Tensor,
     moves: Tensor,
 ) -> None:
-    """Copy parameters and state vectors where ``moves`` is True, numbers where ``apply`` is."""
+    """Take over parameters and state vectors where ``moves``, numbers where ``apply`` is True."""
     parameters.copy_(torch.where(moves, moved, parameters))
     for name, value in changed.items():
         counts = moves if value.dim() else apply

@@ -20,10 +20,6 @@ Decay: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
 """How much of an average stays in each step."""
 
 
-_FROZEN = "frozen"
-"""Name of the vector of what no group learns."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig(Config):
     """Which optimizer moves the parameters.
@@ -60,8 +56,8 @@ class ParameterGroup:
         modules: prefixes of the parameters' names, such as ``actor`` or ``actor.critics``.
         learning_rate: name of the hyper-parameter that holds the learning rate.
         max_grad_norm: name of the hyper-parameter that bounds the gradient's norm, or None.
-        joint_norm: bound the norm of this gradient and those of all groups that move with it, say
-            so too and name the same bound, as if they were one; otherwise its own.
+        joint_norm: clip together with the other groups of the same step that set this too and name
+            the same bound.
         optimizer: the update rule.
         every: move only on every so many gradient steps.
         after: an earlier group that moves first; the loss of this group is computed then. None
@@ -209,7 +205,7 @@ class ParameterVector:
 
 
 class ParameterLayout:
-    """The parameters of a loss, as one vector for each group, each target and all the rest.
+    """The parameters of a loss that change, as one vector for each group and each target.
 
     Args:
         loss: the module that holds them.
@@ -218,7 +214,7 @@ class ParameterLayout:
         constant: prefixes of the parameters that the loss leaves alone, whoever else learns them.
 
     Attributes:
-        vectors: by name of the group or of the target's module; ``frozen`` for the rest.
+        vectors: by name of the group or of the target's module.
         sources: of each target's module, the group that learns what it follows, and the first entry
             and number of entries of the part that it follows.
         buffers: of targets, with those of their sources.
@@ -241,16 +237,14 @@ class ParameterLayout:
             follower.requires_grad_(False)
         left = dict(loss.named_parameters())
         self.vectors = {
-            target.module: ParameterVector(_take(left, _followers(loss, target)))
+            target.module: ParameterVector(_pop_under(left, _followers(loss, target)))
             for target in targets
         }
-        frozen = _take(left, constant)
+        _pop_under(left, constant)
         for group in groups:
-            if group.name == _FROZEN:
-                raise ConfigError(f"'{_FROZEN}' is the name of what no group learns; take another")
             if group.name in self.vectors:
                 raise ConfigError(f"two parameter groups or targets are called '{group.name}'")
-            taken = _take(left, group.modules, learned=True)
+            taken = _pop_under(left, group.modules, learned=True)
             if not taken:
                 raise ConfigError(
                     f"parameter group '{group.name}' finds no parameter left under {group.modules}"
@@ -261,10 +255,7 @@ class ParameterLayout:
                 raise ConfigError(
                     f"parameter '{name}' requires a gradient but no parameter group learns it"
                 )
-        self.unlearned = dict(left)
-        frozen |= left
-        if frozen:
-            self.vectors[_FROZEN] = ParameterVector(frozen)
+        self.unlearned = left
         self.sources = {
             target.module: self._find_source(target, [group.name for group in groups])
             for target in targets
@@ -333,7 +324,7 @@ def _followers(loss: nn.Module, target: TargetNetwork) -> list[str]:
     ]
 
 
-def _take(
+def _pop_under(
     left: dict[str, nn.Parameter], prefixes: Sequence[str], learned: bool = False
 ) -> dict[str, nn.Parameter]:
     """Remove and return what lies under some prefixes; only what requires a gradient if learned."""

@@ -48,7 +48,7 @@ class GradientStep(Generic[BatchT]):
         constant: names of modules that the loss leaves alone.
 
     Attributes:
-        vectors: the parameters, by group, by target's module, and ``frozen``.
+        vectors: the parameters that change, by group and by target's module.
         optimizer_states: by group.
         count: gradient steps taken.
         guard: what becomes of steps that are not finite.
@@ -99,7 +99,7 @@ class GradientStep(Generic[BatchT]):
             is_compiled = self.compiled.mode != "off"
             samples = self.compiled(due, batch, noise) if is_compiled else None
             if samples is None:
-                samples = self._take(due, partial(self._autograd, batch=batch, noise=noise))
+                samples = self._masked_step(due, partial(self._autograd, batch=batch, noise=noise))
             self._end_step()
         self.guard.keep(self.count, batch, noise)
         return samples
@@ -157,7 +157,7 @@ class GradientStep(Generic[BatchT]):
             stop = torch.tensor(gradients.stop, device=self._device)
             metrics = {name: metric.to(self._device) for name, metric in gradients.metrics.items()}
             output = LossOutput(loss, metrics, stop=stop)
-            self._take(self._due(), lambda groups: (self._gradients_of(groups), output))
+            self._masked_step(self._due(), lambda groups: (self._gradients_of(groups), output))
         self._end_step()
         self.guard.keep(self.count, None, {})
 
@@ -254,7 +254,7 @@ class GradientStep(Generic[BatchT]):
 
     def _functional_step(self, due: Due, batch: BatchT, noise: Noise) -> Mapping[str, Tensor]:
         """Take a step as a function of vectors, which is what a graph is made of."""
-        return self._take(due, partial(self._differentiate, batch=batch, noise=noise))
+        return self._masked_step(due, partial(self._differentiate, batch=batch, noise=noise))
 
     def _differentiate(
         self, groups: tuple[str, ...], batch: BatchT, noise: Noise
@@ -284,7 +284,7 @@ class GradientStep(Generic[BatchT]):
         return {name: self.vectors[name].gradient for name in groups}
 
     @torch.no_grad()
-    def _take(
+    def _masked_step(
         self, due: Due, compute: Callable[[tuple[str, ...]], tuple[dict[str, Tensor], LossOutput]]
     ) -> Mapping[str, Tensor]:
         """Clip, step, move targets and note metrics, all masked where the step must not count."""
