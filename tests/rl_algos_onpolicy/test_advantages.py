@@ -99,7 +99,7 @@ SHIFTED: list[Callable[[bool], AnyAlgorithm]] = [
     lambda shift: A2C(_actor(), A2CConfig(normalize_advantage=True, positive_advantage=shift)),
     lambda shift: TRPO(_actor(), TRPOConfig(positive_advantage=shift)),
 ]
-"""Algorithms that standardize advantages over the rollout, and may shift them."""
+"""Algorithms that normalize advantages over the rollout, and may shift them."""
 
 
 def test_termination_truncation_and_the_end_of_the_rollout_by_hand() -> None:
@@ -159,7 +159,7 @@ def test_the_mean_entropy_leaves_rows_that_only_reset_out() -> None:
     assert metrics["policy/entropy"].item() == pytest.approx(math.log(2.0))
 
 
-def test_targets_belong_to_advantages_that_are_not_standardized() -> None:
+def test_targets_belong_to_advantages_that_are_not_normalized() -> None:
     rollout = _rollout([[1.0], [2.0]], [3.0], [[10.0], [20.0]])
     config = OnPolicyConfig(gamma=0.5, gae_lambda=0.5)
     plain, _ = _columns(_actor(), rollout, config)
@@ -232,7 +232,7 @@ def test_a_bonus_is_rewarded_before_advantages_are_estimated() -> None:
     assert columns["advantage"].squeeze(-1).tolist() == pytest.approx(returns)
 
 
-def test_advantages_are_standardized_before_they_are_shifted() -> None:
+def test_advantages_are_normalized_before_they_are_shifted() -> None:
     rollout = _rollout([[0.0], [0.0]], [0.0], [[10.0], [20.0]], terminated=[(0, 0), (1, 0)])
     config = OnPolicyConfig(gamma=1.0, gae_lambda=1.0, positive_advantage=True)
     columns, _ = _columns(_actor(), rollout, config, normalize=True)
@@ -248,7 +248,7 @@ def test_algorithms_shift_advantages_where_asked(make: Callable[[bool], AnyAlgor
         terminated=[(0, 0), (2, 0)],
         invalid=[(1, 0)],
     )
-    # A reset beside 10 and 20, which are -1 and 1 as they are standardized, and then 0 and 2.
+    # A reset beside 10 and 20, which are -1 and 1 as they are normalized, and then 0 and 2.
     for shift, expected in ((False, [-1.0, 1.0]), (True, [0.0, 2.0])):
         columns, _ = make(shift).prepare(rollout)
         assert columns["advantage"][rollout.valid].tolist() == pytest.approx(expected)

@@ -280,7 +280,7 @@ def test_rows_that_only_reset_have_no_influence() -> None:
     torch.testing.assert_close(ours.metrics, theirs.metrics)
 
 
-def test_advantages_are_standardized_where_asked() -> None:
+def test_advantages_are_normalized_where_asked() -> None:
     batches = {}
     for where in get_args(AdvantageNormalization):
         algorithm = _ppo(PPOConfig(normalize_advantage=where))
@@ -307,7 +307,7 @@ def test_target_kl_holds_the_step_that_is_too_far_back() -> None:
     algorithm.gradient_step(far)
     assert algorithm.gradients.stopped
     assert torch.equal(algorithm.named_parameters()["actor.value_head.out.weight"], before)
-    algorithm.gradients.begin_phase()
+    algorithm.gradients.begin_update()
     algorithm.gradient_step(batch)
     assert not algorithm.gradients.stopped
 
@@ -402,7 +402,7 @@ def test_minibatches_are_given_by_number_or_by_size() -> None:
         PPOConfig(num_minibatches=4, minibatch_size=64)
 
 
-def test_minibatches_of_one_sample_are_not_standardized() -> None:
+def test_minibatches_of_one_sample_are_not_normalized() -> None:
     with pytest.raises(ConfigError, match="minibatch_size=1 teaches a policy nothing"):
         PPOConfig(minibatch_size=1)
     assert _ppo().schedule.min_samples == 2
@@ -563,7 +563,7 @@ def test_contradictory_options_are_refused(options: dict[str, object], message: 
         PPOConfig(**options)  # type: ignore[arg-type]  # by name
 
 
-def test_advantages_are_shifted_over_the_samples_they_are_standardized_over() -> None:
+def test_advantages_are_shifted_over_the_samples_they_are_normalized_over() -> None:
     for where in get_args(AdvantageNormalization):
         algorithm = _ppo(PPOConfig(normalize_advantage=where, positive_advantage=True))
         batch = _batch(algorithm)

@@ -243,7 +243,7 @@ def test_what_was_seen_is_no_longer_new_and_what_is_far_still_is() -> None:
     assert novelty(far).mean() > 15.0 * now
 
 
-def test_the_streams_are_weighed_as_they_are_or_standardized() -> None:
+def test_the_streams_are_weighed_as_they_are_or_normalized() -> None:
     def advantage(extrinsic: float, intrinsic: float, **options: object) -> Tensor:
         torch.manual_seed(0)
         config = RNDPPOConfig(
@@ -262,7 +262,7 @@ def test_the_streams_are_weighed_as_they_are_or_standardized() -> None:
     both = advantage(2.0, 1.0)
     torch.testing.assert_close(both, 2.0 * advantage(1.0, 0.0) + advantage(0.0, 1.0))
     assert advantage(1.0, 0.0).std(correction=0).item() != pytest.approx(1.0, abs=0.02)
-    alone = advantage(2.0, 0.0, standardize_streams=True)
+    alone = advantage(2.0, 0.0, normalize_streams=True)
     assert alone.std(correction=0).item() == pytest.approx(2.0)
     whole = advantage(2.0, 1.0, normalize_advantage="batch")
     torch.testing.assert_close(whole, (both - both.mean()) / both.std(correction=0))
@@ -678,10 +678,10 @@ def test_what_does_not_fit_is_refused() -> None:
     for option in ({"hidden_sizes": (9,)}, {"num_features": 7}):
         with pytest.raises(ConfigError, match=r"rnd\.\w+ has no effect on networks that are given"):
             Novelty(VECTOR, RNDConfig(**option), target=Total(0.0), predictor=Total(1.0))
-    with pytest.raises(ConfigError, match="standardized streams would take out again"):
+    with pytest.raises(ConfigError, match="normalized streams would take out again"):
         RNDPPOConfig(
             entropy_method="max",
             stop_entropy_gradient=True,
             normalize_advantage="none",
-            standardize_streams=True,
+            normalize_streams=True,
         )

@@ -83,7 +83,7 @@ def test_the_loss_puts_the_terms_together() -> None:
     torch.testing.assert_close(algorithm.compute_loss(batch).loss, expected)
 
 
-def test_advantages_are_complete_returns_above_the_values_standardized() -> None:
+def test_advantages_are_complete_returns_above_the_values_normalized() -> None:
     algorithm = _vpg()
     rollout = make_rollout(algorithm, seed=1)
     plain, _ = _vpg(VPGConfig(normalize_advantage=False, advantage_estimator="baseline")).prepare(
@@ -91,9 +91,9 @@ def test_advantages_are_complete_returns_above_the_values_standardized() -> None
     )
     columns, _ = algorithm.prepare(rollout)
     kept = rollout.valid
-    centred = plain["advantage"][kept] - plain["advantage"][kept].mean()
+    centered = plain["advantage"][kept] - plain["advantage"][kept].mean()
     # by the standard deviation and not by the variance
-    expected = centred / centred.square().mean().sqrt()
+    expected = centered / centered.square().mean().sqrt()
     torch.testing.assert_close(columns["advantage"][kept], expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(columns["value_target"], plain["value_target"])
 

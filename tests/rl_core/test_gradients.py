@@ -229,7 +229,7 @@ def test_a_targets_buffers_are_those_of_its_source_once_a_phase_begins() -> None
     a.get_buffer("mean").fill_(3.0)
     step.step(torch.ones(1), {})
     assert slow.get_buffer("mean").tolist() == [0.0, 0.0]
-    step.begin_phase()
+    step.begin_update()
     assert slow.get_buffer("mean").tolist() == [3.0, 3.0]
 
 
@@ -445,7 +445,7 @@ def test_a_stop_ends_the_phase_from_that_very_step() -> None:
     assert a.x.item() == pytest.approx(-0.1)
     # The step that stopped is reported, because it tells why; later ones are not.
     assert step.read_metrics()["seen"] == pytest.approx(0.0)
-    step.begin_phase()
+    step.begin_update()
     assert not step.stopped
     step.step(torch.tensor(1.0), {})
     assert a.x.item() == pytest.approx(-0.2)
@@ -939,7 +939,7 @@ def test_compiled_steps_stop_and_skip_as_eager_ones_do() -> None:
         record = []
         for batch in (3.0, 1.0, -1.0, 1.0, "begin", 2.0, math.nan, 1.0, "freeze", 1.0):
             if batch == "begin":
-                step.begin_phase()
+                step.begin_update()
             elif batch == "freeze":
                 step._hyper["learning_rate"].fill_(0.0)
             else:

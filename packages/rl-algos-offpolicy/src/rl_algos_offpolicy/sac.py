@@ -225,7 +225,7 @@ class SAC(ActorCritic[SACConfig]):
         return LossOutput(total, {**metrics, **more})
 
     def smoothness(self, batch: ReplayBatch, here: Tensor, noise: Tensor) -> Tensor:
-        """Eq. (5), CAPS, 0-dim; each action is compared with its own successor and neighbour.
+        """Eq. (5), CAPS, 0-dim; each action is compared with its own successor and neighbor.
 
         Args:
             batch: transitions of one step.
@@ -245,14 +245,15 @@ class SAC(ActorCritic[SACConfig]):
         )
 
     def draw_update_noise(self, batch: ReplayBatch) -> Noise:
-        """Draw for the actions now and next, CAPS' neighbours, REDQ's subset and DroQ's dropout.
+        """Draw for the actions now and next, CAPS' neighbors, REDQ's subset and DroQ's dropout.
 
         Raises:
             ConfigError: when temporal smoothness is set, but transitions have several steps.
         """
         self._check_single_steps(batch.reward.shape[-1])
         actor, shape, generator = self.actor, tuple(batch.mask.shape), self.generator
-        noise = {name: actor.draw_noise(shape, generator) for name in ("now", "next")}
+        names = () if actor.is_discrete else ("now", "next")  # discrete actions are all taken
+        noise = {name: actor.draw_noise(shape, generator) for name in names}
         if self._is_smoothed:
             assert isinstance(batch.observation, Tensor)
             like = batch.observation.shape

@@ -67,7 +67,7 @@ def advantage_columns(
     metrics = {}
     if logs_entropy:
         entropy = values.distribution.entropy().detach()
-        metrics["policy/entropy"] = masked_mean(entropy, rollout.valid.to(reward.dtype))
+        metrics["policy/entropy"] = masked_mean(entropy, rollout.valid)
     if has_value:
         metrics["value/explained_variance"] = explained_variance(value, target, rollout.valid)
     return columns, metrics

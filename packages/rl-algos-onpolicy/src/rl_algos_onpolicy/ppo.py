@@ -13,7 +13,7 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 
 (4) $L = L^{CLIP} + c_1 L^{V} - c_2 \mathbb{E}_t[H(\pi_\theta(\cdot|s_t))]$
 
-Instead of (1), the policy loss may be unclipped, (5), or penalise the divergence, (6). The penalty
+Instead of (1), the policy loss may be unclipped, (5), or penalize the divergence, (6). The penalty
 coefficient $\beta$ adapts after each update, so that the divergence stays near a target $d$
 (`rl_algos_onpolicy.kl`):
 
@@ -21,7 +21,7 @@ coefficient $\beta$ adapts after each update, so that the divergence stays near 
 
 (6) $L^{KLPEN} = L^{CPI} + \beta\, KL + 50 \max(0, KL - 2 d)^2$; an update ends once $KL > 4 d$
 
-Deviations from the paper: advantages are standardized, the gradient's norm is bounded, and
+Deviations from the paper: advantages are normalized, the gradient's norm is bounded, and
 the clipped value loss (3), which the paper does not have, is an option. The paper does not end
 updates early as (6) does either; other implementations check once per epoch, this one in each
 minibatch.
@@ -220,8 +220,8 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
     @cached_property
     def schedule(self) -> UpdateSchedule:
         """Take several epochs over each rollout."""
-        standardizes = self.config.normalize_advantage == "minibatch"
-        return UpdateSchedule.of(self.config, min_samples=2 if standardizes else 1)
+        normalizes = self.config.normalize_advantage == "minibatch"
+        return UpdateSchedule.of(self.config, min_samples=2 if normalizes else 1)
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:

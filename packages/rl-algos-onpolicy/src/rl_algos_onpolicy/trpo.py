@@ -14,7 +14,7 @@ With the probability ratio $r_t(\theta) = \pi_\theta(a_t|s_t) / \pi_{\theta_{old
 Once per rollout the policy takes the step of `rl_core.gradients.trust_region` for (2); then
 gradient steps on minibatches lower (3).
 
-Deviations from the paper: advantages are estimated by GAE and standardized, and the entropy in
+Deviations from the paper: advantages are estimated by GAE and normalized, and the entropy in
 (1), which the paper does not have, is an option.
 """
 

@@ -12,7 +12,7 @@ https://arxiv.org/abs/1506.02438.
 $H_t$ is the policy's entropy, or its softplus. With entropy as a reward, $r_t + c H_t$ takes the
 place of $r_t$ and (1) has no second term. Without a value function $V_\phi$ is 0 throughout.
 
-Deviations from the paper: advantages are standardized, and an episode that a time limit or the
+Deviations from the paper: advantages are normalized, and an episode that a time limit or the
 end of the rollout cuts is continued by the value function, where there is one.
 
 `PolicyGradient` has what A2C shares: (1), (2), and an optimizer each for policy and value.

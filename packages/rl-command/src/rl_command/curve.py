@@ -32,7 +32,7 @@ class Curve:
     band: tuple[tuple[float, float], ...] = ()
 
     def at(self, step: float) -> float:
-        """Return the value at a step, on the straight line between its neighbours."""
+        """Return the value at a step, on the straight line between its neighbors."""
         return float(np.interp(step, self.steps, self.values))
 
 

@@ -28,7 +28,7 @@ from rl_train.checkpoint import (
     load_checkpoint,
     step_of,
 )
-from rl_train.evaluation import draws_actions, has_own_evaluation, in_words, summarize
+from rl_train.evaluation import draws_actions, has_custom_evaluation, in_words, summarize
 
 _EVERY_SECONDS = 5.0
 
@@ -160,7 +160,7 @@ def _evaluate(run: Run, arguments: EvalArguments) -> tuple[Checkpoint, Evaluatio
                 f"--stochastic: the policy of {run.recipe.algorithm.name} takes one action for "
                 "each observation; leave the option out"
             )
-        adapts = has_own_evaluation(algorithm) and isinstance(envs, TaskVecEnv)
+        adapts = has_custom_evaluation(algorithm) and isinstance(envs, TaskVecEnv)
         result = evaluate_policy(
             algorithm,
             envs,

@@ -141,7 +141,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Stack the last observations along a new first axis; an episode begins with equal ones.
 
     A stack is a view of the memory that frames are written to one after the other, so that a step
-    copies one frame, and neighbouring stacks share theirs until a storage copies them. Frames that
+    copies one frame, and neighboring stacks share theirs until a storage copies them. Frames that
     were handed out are never written to again.
 
     Args:

@@ -323,7 +323,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         columns, prepared = self.prepare(rollout)
         metrics = dict(prepared)
         kept = task_batch(rollout, columns, self.config.meta_batch_size)
-        self.gradients.begin_phase()
+        self.gradients.begin_update()
         if len(self._kept) < self.config.num_grad_updates:
             self._set_adapted(self._next_adapted(kept))
             self._kept.append(kept)

@@ -311,7 +311,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         shape = len(batch.extras["context/reward"]), self.actor.config.latent_dim
         latent = torch.randn(shape, generator=self.generator, device=self.device)
         noise = {**self.inner.draw_update_noise(batch), "latent": latent}
-        if "nearby" in noise:  # SAC's smoothness compares neighbours with the same latent
+        if "nearby" in noise:  # SAC's smoothness compares neighbors with the same latent
             noise["nearby"] = F.pad(noise["nearby"], (0, shape[1]))
         return noise
 

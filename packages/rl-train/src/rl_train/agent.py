@@ -41,7 +41,12 @@ from rl_train.checkpoint import (
     save_checkpoint,
 )
 from rl_train.collecting import ActionMaskCheck, without_episodes
-from rl_train.evaluation import EvaluationResult, draws_actions, evaluate_policy, nothing_to_draw
+from rl_train.evaluation import (
+    EvaluationResult,
+    deterministic_policy_error,
+    draws_actions,
+    evaluate_policy,
+)
 from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
 from rl_train.trainer.config import Named
@@ -170,7 +175,7 @@ class Agent:
         states = state_batch(state, actor, count)
         starts = start_batch(episode_start, actor, count)
         if not deterministic and not self._draws_actions:
-            raise nothing_to_draw(actor)
+            raise deterministic_policy_error(actor)
         noise = None if deterministic else actor.draw_noise((count,), self._generator)
         with evaluation_mode(actor):
             output = actor.get_action(tensors, states, noise, deterministic, starts)

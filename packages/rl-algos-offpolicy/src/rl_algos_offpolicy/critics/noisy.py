@@ -1,7 +1,7 @@
 """Networks that explore by noise on their weights.
 
 Source: Fortunato et al. 2018, *Noisy Networks for Exploration*, https://arxiv.org/abs/1706.10295,
-section 3, factorised Gaussian noise.
+section 3, factorized Gaussian noise.
 """
 
 import itertools
@@ -87,7 +87,7 @@ class NoisyEnsembleMLP(nn.Module):
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             mean = torch.baddbmm(bias, x, weight.mT)
             if noise is not None:
-                # Factorised noise scales the input and the output of a product with σ.
+                # Factorized noise scales the input and the output of a product with σ.
                 into, out = factors[2 * k], factors[2 * k + 1]
                 scaled = torch.baddbmm(self.bias_sigmas[k], x * into, self.weight_sigmas[k].mT)
                 mean = mean + out * scaled

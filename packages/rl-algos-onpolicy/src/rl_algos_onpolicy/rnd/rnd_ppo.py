@@ -11,9 +11,9 @@ The extrinsic stream ends with episodes; the intrinsic one does not, and has a d
 $L^\psi$ is Eq. (2) of `rl_algos_onpolicy.rnd.rnd`.
 
 Deviations from the paper: extrinsic rewards are not clipped, but scaled by the default recipe; the
-sum is standardized as PPO does it. The predictor has an optimizer of its own, and its gradient no
-bound: ``max_grad_norm`` is that of policy and value functions. With ``standardize_streams`` each
-stream is standardized before they are added, whatever its scale. Where the extrinsic reward is
+sum is normalized as PPO does it. The predictor has an optimizer of its own, and its gradient no
+bound: ``max_grad_norm`` is that of policy and value functions. With ``normalize_streams`` each
+stream is normalized before they are added, whatever its scale. Where the extrinsic reward is
 always the same this makes the noise of its value function twice as large as all that is new.
 """
 
@@ -46,7 +46,7 @@ class RNDPPOConfig(PPOConfig):
     Attributes:
         extrinsic_coef: weight of the advantages by the environment's rewards (c_E).
         intrinsic_coef: weight of the advantages by intrinsic rewards (c_I).
-        standardize_streams: give the advantages of each stream a mean of 0 and a standard deviation
+        normalize_streams: give the advantages of each stream a mean of 0 and a standard deviation
             of 1 before they are added.
         rnd: networks and intrinsic rewards. Its running statistics follow what is seen even
             where ``learning_rate`` is 0, because the rewards are made of them.
@@ -54,15 +54,15 @@ class RNDPPOConfig(PPOConfig):
 
     extrinsic_coef: ScheduledNonNegative = 2.0
     intrinsic_coef: ScheduledNonNegative = 1.0
-    standardize_streams: bool = False
+    normalize_streams: bool = False
     rnd: RNDConfig = field(default_factory=RNDConfig)
 
     def __post_init__(self) -> None:
         PPOConfig.__post_init__(self)
-        if self.entropy_method == "max" and self.standardize_streams:
+        if self.entropy_method == "max" and self.normalize_streams:
             raise ConfigError(
-                "entropy_method='max' rewards entropy, which standardized streams would take out "
-                "again; set standardize_streams=False, or use 'regularized'"
+                "entropy_method='max' rewards entropy, which normalized streams would take out "
+                "again; set normalize_streams=False, or use 'regularized'"
             )
 
 
@@ -166,7 +166,7 @@ class RNDPPO(PPO):
             value_target=self.config.value_target,
         )
         streams = (columns["advantage"], intrinsic)
-        if self.config.standardize_streams:
+        if self.config.normalize_streams:
             streams = (normalize(streams[0], valid), normalize(streams[1], valid))
         advantage = (  # Eq. (1)
             self.hyper["extrinsic_coef"] * streams[0] + self.hyper["intrinsic_coef"] * streams[1]

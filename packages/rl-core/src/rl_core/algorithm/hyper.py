@@ -2,11 +2,11 @@
 
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 
 import torch
 
-from rl_core.config import Config, Schedule, as_python, as_schedule, parse_schedule
+from rl_core.config import Config, Schedule, as_schedule, field_types, parse_schedule
 from rl_core.config import Scheduled as Scheduled
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import HyperParameters
@@ -83,7 +83,7 @@ class Schedules(Mapping[str, Schedule]):
             schedule = as_schedule(value)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
-        self._check(name, as_python(value))
+        self._check(name, value)
         self._schedules[name] = schedule
         self.current[name].fill_(schedule.value(self._progress))
 
@@ -150,9 +150,5 @@ def schedules_of(config: object) -> dict[str, Schedule]:
 
 
 def _scheduled_fields(config: object) -> list[str]:
-    hints = typing.get_type_hints(type(config))
-    return [
-        field.name
-        for field in fields(typing.cast("typing.Any", config))
-        if Schedule in typing.get_args(hints[field.name])
-    ]
+    types = field_types(type(config))
+    return [name for name, type_ in types.items() if Schedule in typing.get_args(type_)]

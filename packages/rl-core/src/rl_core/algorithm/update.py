@@ -164,7 +164,7 @@ def run_update(algorithm: "AnyAlgorithm", storage: AnyStorage) -> dict[str, floa
         rollouts.attach({**added.columns, **columns})
         prepared = {**added.metrics, **metrics}
     storage.before_gradients()
-    step.begin_phase()
+    step.begin_update()
     before = algorithm.before_epochs(storage)
     run_epochs(
         algorithm,

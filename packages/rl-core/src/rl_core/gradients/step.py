@@ -161,12 +161,8 @@ class GradientStep(Generic[BatchT]):
         self._end_step()
         self.guard.keep(self.count, None, {})
 
-    def begin_phase(self) -> None:
-        """Begin an update.
-
-        Steps count again after a loss asked to stop, and targets have the buffers, such as running
-        statistics, of what they follow.
-        """
+    def begin_update(self) -> None:
+        """Count steps again after a loss asked to stop, and copy buffers to targets."""
         self._stopped.fill_(False)
         for slow, fast in self._layout.buffers:
             slow.copy_(fast)

@@ -18,7 +18,7 @@ def orthogonal_(
     """Give a layer an orthogonal weight matrix and a zero bias, in place.
 
     Usual gains are √2 for hidden layers, 0.01 for the output of a policy, so that it starts nearly
-    uniform or centred, and 1 for the output of a value function.
+    uniform or centered, and 1 for the output of a value function.
 
     Args:
         layer: its weight is treated as a matrix of output features by all other axes.

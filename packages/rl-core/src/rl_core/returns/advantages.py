@@ -254,8 +254,8 @@ def normalize(x: Tensor, mask: Tensor | None = None, eps: float = 1e-8) -> Tenso
     _check(x, mask=mask)
     weight = mask.to(x.dtype)
     count = weight.sum().clamp(min=1.0)
-    centred = (x - (x * weight).sum() / count) * weight
-    return centred / ((centred.square().sum() / count).sqrt() + eps)
+    centered = (x - (x * weight).sum() / count) * weight
+    return centered / ((centered.square().sum() / count).sqrt() + eps)
 
 
 def explained_variance(prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:

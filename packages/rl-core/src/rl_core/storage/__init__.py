@@ -7,7 +7,7 @@ from rl_core.storage.contract import IndexSampler as IndexSampler
 from rl_core.storage.contract import ReplayRows as ReplayRows
 from rl_core.storage.contract import Slots as Slots
 from rl_core.storage.contract import Storage as Storage
-from rl_core.storage.contract import nothing_to_draw as nothing_to_draw
+from rl_core.storage.contract import empty_storage_error as empty_storage_error
 from rl_core.storage.optional import HasRollouts as HasRollouts
 from rl_core.storage.optional import HasSlices as HasSlices
 from rl_core.storage.optional import HasTrajectories as HasTrajectories

@@ -334,7 +334,7 @@ class IndexSampler(ABC):
         A sampler whose draws depend on what the previous batch taught yields blocks of one.
 
         Raises:
-            ConfigError: when nothing may be drawn; see `nothing_to_draw`.
+            ConfigError: when nothing may be drawn; see `empty_storage_error`.
         """
 
     def changes(self) -> tuple[Slots, Slots]:
@@ -392,7 +392,7 @@ class IndexSampler(ABC):
         self._cursor = None
 
 
-def nothing_to_draw() -> ConfigError:
+def empty_storage_error() -> ConfigError:
     """Return the error of a buffer that holds no transition."""
     return ConfigError(
         "the replay buffer holds no transition yet; collect some before drawing from it "

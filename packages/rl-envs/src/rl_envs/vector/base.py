@@ -290,7 +290,7 @@ def _action_problem(actions: Rows, wanted: np.dtype[Any]) -> str | None:
 def spread_seed(seed: int, num_envs: int) -> list[int]:
     """Derive one seed per environment.
 
-    Neighbouring seeds give unrelated lists, unlike ``seed + i``, where the second environment of
+    Neighboring seeds give unrelated lists, unlike ``seed + i``, where the second environment of
     seed 0 is the first of seed 1. The first ``k`` seeds do not depend on ``num_envs``.
 
     Args:

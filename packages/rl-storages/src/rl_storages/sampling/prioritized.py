@@ -28,7 +28,7 @@ from rl_core.batch import ReplayBatch
 from rl_core.config import as_schedule, check_argument, parse_schedule
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.stateful import StateFields, StateReader
-from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
+from rl_core.storage import IndexSampler, ReplayRows, empty_storage_error
 from rl_core.types import StateDict
 from rl_storages.config import PrioritizedConfig, RecentConfig
 from rl_storages.replay.flags import Mask
@@ -84,7 +84,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         for batch in range(num_batches):
             self._catch_up()
             if self._tree.total == 0.0:
-                raise nothing_to_draw()
+                raise empty_storage_error()
             drawn = torch.rand(size, dtype=torch.float64, generator=self.generator).numpy()
             fractions = (drawn + shares) / size
             if self._windows is None:

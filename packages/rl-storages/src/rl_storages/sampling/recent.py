@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.stateful import StateFields
-from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
+from rl_core.storage import IndexSampler, ReplayRows, empty_storage_error
 from rl_core.types import StateDict
 from rl_storages.config import RecentConfig
 from rl_storages.replay.ring import ReplayRing
@@ -168,7 +168,7 @@ class RecentSampler(StateFields, IndexSampler):
         self._order.catch_up()
         stored = len(self._order)
         if stored == 0:
-            raise nothing_to_draw()
+            raise empty_storage_error()
         slots = np.empty((num_batches, size), dtype=np.int64)
         for batch in range(num_batches):
             width = self._windows.width(stored, batch, num_batches)

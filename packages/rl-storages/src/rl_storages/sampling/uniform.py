@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core.storage import IndexSampler, nothing_to_draw
+from rl_core.storage import IndexSampler, empty_storage_error
 from rl_storages.replay.flags import Positions
 from rl_storages.replay.ring import ReplayRing
 
@@ -45,7 +45,7 @@ class UniformSampler(IndexSampler):
         else:
             there = (flags[:used] & wanted).nonzero()[0]
             if len(there) == 0:
-                raise nothing_to_draw()
+                raise empty_storage_error()
             parts.append(there[self._draw(len(there), missing)])
         slots = parts[0] if len(parts) == 1 else np.concatenate(parts)
         yield torch.from_numpy(slots).view(num_batches, size)

@@ -37,7 +37,7 @@ from rl_train.builder.saved_spaces import (
     warn_of_other_env,
 )
 from rl_train.checkpoint import WeightSource, load_weights
-from rl_train.evaluation.evaluation import has_own_evaluation
+from rl_train.evaluation import has_custom_evaluation
 from rl_train.trainer import Trainer, TrainerConfig
 
 _OWN = ("native", "envpool")
@@ -123,7 +123,7 @@ def build(
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         rewards = changing_options(recipe.env).keys() & REWARD_OPTIONS.keys()
-        if rewards and has_own_evaluation(algorithm):
+        if rewards and has_custom_evaluation(algorithm):
             raise ConfigError(
                 f"env.{min(rewards)} changes rewards in training, but not in evaluations, in which "
                 f"{recipe.algorithm.name} adapts to them too; leave it out"

@@ -26,7 +26,7 @@ class FileRecord:
 
 
 def temporary_path(directory: Path) -> Path:
-    """Return a fresh name in a directory that `is_temporary` recognises."""
+    """Return a fresh name in a directory that `is_temporary` recognizes."""
     return directory / f".tmp-{uuid.uuid4().hex}"
 
 

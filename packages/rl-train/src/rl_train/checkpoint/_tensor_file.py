@@ -42,7 +42,7 @@ def check_storable(tensor: Tensor, name: str) -> None:
     """Refuse a tensor that the format cannot hold.
 
     Raises:
-        CheckpointError: for a sparse, quantised or data-less tensor, or an unusual dtype.
+        CheckpointError: for a sparse, quantized or data-less tensor, or an unusual dtype.
     """
     if tensor.dtype not in _FORMAT_NAMES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FORMAT_NAMES)

@@ -12,7 +12,7 @@ class RewardScaler(StateFields):
     """Divide rewards by the running standard deviation of their discounted sum.
 
     The discounted sum runs forward in time and is reset when an episode ends. Rewards are not
-    centred, because shifting rewards changes tasks whose episodes have no fixed length.
+    centered, because shifting rewards changes tasks whose episodes have no fixed length.
 
     Args:
         num_envs: number of environments that step together.

@@ -138,7 +138,7 @@ def evaluate_policy(
     """Evaluate a policy over a fixed number of episodes in each environment.
 
     The number is fixed before the first step, because counting whichever episodes end first would
-    favour short ones.
+    favor short ones.
 
     Args:
         policy: an actor, or an object with an attribute ``actor``.
@@ -182,7 +182,7 @@ def evaluate_policy(
     if explore and algorithm is None:
         raise ConfigError(f"explore needs an algorithm, got {type(policy).__name__}; leave it out")
     if not (deterministic or explore or draws_actions(actor)):
-        raise nothing_to_draw(actor)
+        raise deterministic_policy_error(actor)
     generator = spawn_generator(seed, "evaluation", actor.device)
     explorer = algorithm.explorer() if algorithm is not None and explore else None
 
@@ -226,7 +226,7 @@ def evaluate_policy(
         return _run(act, actor, envs, num_episodes, seed, limit, before_step, on_step)
 
 
-def has_own_evaluation(algorithm: AnyAlgorithm) -> bool:
+def has_custom_evaluation(algorithm: AnyAlgorithm) -> bool:
     """Return whether an algorithm evaluates in its own way; see `Algorithm.custom_evaluation`."""
     return type(algorithm).custom_evaluation is not Algorithm.custom_evaluation
 
@@ -237,7 +237,7 @@ def check_limit(algorithm: AnyAlgorithm, limit: int | None, name: str) -> None:
     Raises:
         ConfigError: calling the limit by ``name``.
     """
-    if limit is not None and has_own_evaluation(algorithm):
+    if limit is not None and has_custom_evaluation(algorithm):
         raise ConfigError(
             f"{name}={limit}, but {type(algorithm).__name__} evaluates whole episodes; leave it out"
         )
@@ -258,7 +258,7 @@ def draws_actions(actor: Actor) -> bool:
     return distribution_class(actor).noise_kind != "none"
 
 
-def nothing_to_draw(actor: Actor) -> ConfigError:
+def deterministic_policy_error(actor: Actor) -> ConfigError:
     """Return the error for sampling from a policy that is not stochastic."""
     return ConfigError(
         f"deterministic=False, but the policy of {type(actor).__name__} is deterministic: it takes "

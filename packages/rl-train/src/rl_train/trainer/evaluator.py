@@ -10,8 +10,13 @@ from rl_core.algorithm import AnyAlgorithm
 from rl_core.env import TaskVecEnv, VecEnv
 from rl_core.errors import ConfigError
 from rl_envs import AnyEnv, as_vec_env, is_built
-from rl_train.evaluation import EvaluationResult, check_spaces, evaluate_policy
-from rl_train.evaluation.evaluation import check_limit, has_own_evaluation
+from rl_train.evaluation import (
+    EvaluationResult,
+    check_limit,
+    check_spaces,
+    evaluate_policy,
+    has_custom_evaluation,
+)
 from rl_train.trainer.config import TrainerConfig
 
 TestEnvs: TypeAlias = AnyEnv | Callable[[], VecEnv | VectorEnv]
@@ -90,7 +95,7 @@ class Evaluator:
         Raises:
             ConfigError: for more tasks than there are, or a limit of steps.
         """
-        if not (self.has_envs and has_own_evaluation(self._algorithm)):
+        if not (self.has_envs and has_custom_evaluation(self._algorithm)):
             return
         check_limit(self._algorithm, self._config.max_test_steps, "max_test_steps")
         if not isinstance(self._envs, TaskVecEnv):

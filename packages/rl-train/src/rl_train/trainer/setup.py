@@ -19,8 +19,7 @@ from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
-from rl_train.evaluation import check_spaces
-from rl_train.evaluation.evaluation import has_own_evaluation
+from rl_train.evaluation import check_spaces, has_custom_evaluation
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.config import TrainerConfig
 from rl_train.trainer.listeners import called
@@ -88,7 +87,7 @@ def check_parts(
         _check_replay(algorithm, storage)
     else:
         _check_rollout(algorithm, storage.rollout_steps * envs.num_envs, config)
-    if config.scale_rewards and has_own_evaluation(algorithm):
+    if config.scale_rewards and has_custom_evaluation(algorithm):
         raise ConfigError(
             f"scale_rewards scales rewards in training, but not in evaluations, in which "
             f"{type(algorithm).__name__} adapts to them too; leave it out"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_core.errors import ConfigError
 from rl_core.stateful import StateFields
-from rl_core.storage import IndexSampler, ReplayRows, nothing_to_draw
+from rl_core.storage import IndexSampler, ReplayRows, empty_storage_error
 from rl_core.types import StateDict
 
 
@@ -53,7 +53,7 @@ class ByReturn(StateFields, IndexSampler):
         self._catch_up()
         highest = self._return.max()
         if highest == -np.inf:
-            raise nothing_to_draw()
+            raise empty_storage_error()
         weights = torch.from_numpy(np.exp((self._return - highest) / self.temperature))
         count = num_batches * size
         drawn = torch.multinomial(weights, count, replacement=True, generator=self.generator)

@@ -165,7 +165,7 @@ class ScaledHead(ActionHead):
 
     low: Tensor
     high: Tensor
-    centre: Tensor
+    center: Tensor
     half_width: Tensor
 
     def __init__(self, action_space: spaces.Box) -> None:
@@ -173,7 +173,6 @@ class ScaledHead(ActionHead):
         size = box_size(action_space)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
-        self._is_flat = len(self._env_shape) == 1
         self._env_dtype = env_dtype(action_space)
         low, high = _flat_bounds(action_space)
         if not is_bounded(action_space).all():
@@ -183,19 +182,19 @@ class ScaledHead(ActionHead):
                 "(gymnasium.wrappers.TransformAction), or use a policy that does not squash"
             )
         half_width = (high - low) / 2
-        named = {"low": low, "high": high, "centre": (low + high) / 2, "half_width": half_width}
+        named = {"low": low, "high": high, "center": (low + high) / 2, "half_width": half_width}
         for name, bound in named.items():
             self.register_buffer(name, bound, persistent=False)
 
     def to_env_action(self, action: Tensor) -> Tensor:
         """Scale from [-1, 1] to the bounds and take the space's shape and dtype."""
-        scaled = torch.addcmul(self.centre, self.half_width, action.to(self._env_dtype))
+        scaled = torch.addcmul(self.center, self.half_width, action.to(self._env_dtype))
         scaled = torch.clamp(scaled, self.low, self.high)
-        return scaled if self._is_flat else unflatten(scaled, self._env_shape)
+        return unflatten(scaled, self._env_shape)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Scale from the bounds to [-1, 1]; a number whose bounds coincide becomes 0."""
-        distance = flatten(env_action, self._env_shape).to(self._env_dtype) - self.centre
+        distance = flatten(env_action, self._env_shape).to(self._env_dtype) - self.center
         width = torch.where(self.half_width > 0.0, self.half_width, 1.0)
         return (distance / width).clamp(-1.0, 1.0).to(torch.float32)
 
@@ -241,7 +240,6 @@ class GaussianHead(ActionHead):
         self.noise_kind, self.noise_shape = "normal", (size,)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
-        self._is_flat = len(self._env_shape) == 1
         self._env_dtype = env_dtype(action_space)
         low, high = _flat_bounds(action_space)
         self._is_bounded = bool(low.isfinite().any() or high.isfinite().any())
@@ -273,7 +271,7 @@ class GaussianHead(ActionHead):
         action = action.to(self._env_dtype)
         if self._is_bounded:
             action = torch.clamp(action, self.low, self.high)
-        return action if self._is_flat else unflatten(action, self._env_shape)
+        return unflatten(action, self._env_shape)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Flatten to float32."""
