@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -167,17 +168,28 @@ class TestAtari:
                 assert min(lives) < 5
         assert lengths[False] > 3 * lengths[True]
 
-    def test_a_lost_life_continues_the_game(self) -> None:
-        with make_vec("ALE/Breakout-v5", 1, seed=1) as envs:
+    @pytest.mark.parametrize("num_envs", [1, 8])
+    @pytest.mark.parametrize("vectorization", ["auto", "envpool"])
+    def test_a_lost_life_continues_the_game(
+        self, vectorization: Literal["auto", "envpool"], num_envs: int
+    ) -> None:
+        if vectorization == "envpool":
+            pytest.importorskip("envpool")
+        env_id = "Breakout-v5" if vectorization == "envpool" else "ALE/Breakout-v5"
+        with make_vec(env_id, num_envs, seed=1, vectorization=vectorization) as envs:
             envs.reset()
-            before = 5
-            for step in range(200):
-                told = envs.step(np.array([step % 4]))
-                if np.asarray(told.terminated)[0]:
-                    break
-                before = int(np.asarray(told.info["lives"])[0])
-            assert before == 5
-            assert int(np.asarray(told.info["lives"])[0]) == 4  # of the next life's first step
+            lives: list[int] = []
+            for step in range(1000):
+                told = envs.step(np.full(num_envs, step % 4))
+                if np.asarray(told.valid)[0]:
+                    lives.append(int(np.asarray(told.info["lives"]).ravel()[0]))
+            assert set(lives) >= {5, 4, 3, 2, 1}
+            changes = [after for before, after in pairwise(lives) if after != before]
+            assert all(after in (before - 1, 5) for before, after in pairwise([5, *changes]))
+
+    def test_the_form_that_forgets_the_game_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="begins a new game after each lost life; use"):
+            make_vec("ALE/Breakout-v5", 6, vectorization="native")
 
     def test_rewards_are_clipped_in_training(self) -> None:
         env = gymnasium.make(find_spec("ALE/Pong-v5"), frameskip=1)
@@ -211,9 +223,9 @@ class TestAtari:
             assert envs.component is not None
             assert envs.component["preset"] is False
 
-    @pytest.mark.parametrize("vectorization", ["native", "sync"])
+    @pytest.mark.parametrize("vectorization", ["async", "sync"])
     def test_rewards_are_the_games_own_in_testing(
-        self, vectorization: Literal["native", "sync"]
+        self, vectorization: Literal["async", "sync"]
     ) -> None:
         rewards: dict[bool, set[float]] = {False: set(), True: set()}
         for testing, found in rewards.items():
@@ -227,11 +239,6 @@ class TestAtari:
     def test_a_game_without_doing_nothing_begins_at_once(self) -> None:
         with make_vec("ALE/Backgammon-v5", 1, seed=1, vectorization="sync") as envs:
             assert cast("Array", envs.reset()).shape == (1, 4, 84, 84)
-
-    def test_many_games_step_in_threads(self) -> None:
-        with make_vec("ALE/Pong-v5", 6, seed=1) as envs:
-            assert isinstance(envs, GymVecEnv)
-            assert cast("Array", envs.reset()).shape == (6, 4, 84, 84)
 
 
 def test_missions_are_left_out_with_one_notice() -> None:

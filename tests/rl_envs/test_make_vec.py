@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -285,6 +286,35 @@ def test_a_process_that_several_environments_share_ends_the_episodes_of_all_of_t
         assert np.asarray(step.reward).tolist() == [3.0, 3.0, 0.0, 0.0, 0.0]
         assert cast("Array", step.observation)[:, 2].tolist() == [3, 3, 0, 0, 0]
         assert cast("Array", step.successor)[:, 2].tolist() == [3, 3, 2, 2, 2]
+
+
+class _Rubbish:
+    """In a cycle, so that only the collector of garbage destroys it; notes by which process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.itself = path, self
+
+    def __del__(self) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_processes_do_not_destroy_what_belongs_to_the_one_that_started_them(
+    tmp_path: Path,
+) -> None:
+    def tidy() -> gymnasium.Env:
+        gc.collect()
+        return CountingEnv([3])
+
+    gc.disable()
+    try:
+        _Rubbish(tmp_path / "pids")
+        with ProcessVecEnv([tidy, tidy]) as envs:
+            envs.reset()
+    finally:
+        gc.enable()
+        gc.collect()
+    assert (tmp_path / "pids").read_text() == f"{os.getpid()}\n"
 
 
 def test_environments_in_one_process_share_their_spaces_too() -> None:

@@ -142,6 +142,20 @@ def test_numbers_of_tasks_that_cannot_be_are_refused(number: object) -> None:
         envs.num_tasks("test")
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("num_tasks", property(lambda _: 5)), ("oracle_returns", lambda _, tasks: tasks[100])],
+)
+def test_what_fails_in_a_task_environment_is_named(name: str, found: object) -> None:
+    env = type("Faulty", (TargetEnv,), {name: found})
+    with make_vec(env, 1) as envs:
+        assert isinstance(envs, TaskVecEnv)
+        with pytest.raises(EnvironmentFaultError, match=rf"Faulty, step 0: {name}\(\) raised"):
+            envs.num_tasks("test") if name == "num_tasks" else envs.oracle_returns(
+                torch.zeros(1, 2)
+            )
+
+
 def test_oracles_of_another_shape_are_refused() -> None:
     class Knowing(TargetEnv):
         def oracle_returns(self, tasks: Tensor) -> Tensor:

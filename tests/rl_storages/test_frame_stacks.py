@@ -287,6 +287,14 @@ def test_what_is_no_stack_is_refused(after: Array, final: Array | None, field: s
     assert len(storage) == 1
 
 
+def test_a_failed_environment_may_end_where_it_stood() -> None:
+    storage = _small()
+    storage.insert_transition(_step(_stack(1, 1, 1), _stack(1, 1, 2), action=0, start=True))
+    ended = _step(_stack(1, 1, 2), _stack(7, 7, 7), action=1, final=_stack(1, 1, 2))
+    storage.insert_transition(replace(ended, truncated=np.array([True])))
+    assert len(storage) == 2
+
+
 @pytest.mark.parametrize(
     ("shape", "frame_stack"), [((84, 84, 4), 4), ((4,), 4), ((4, 84, 84), 3), ((), 2)]
 )

@@ -70,7 +70,7 @@ _ADDED_GOAL_US = 10.0
 _RATIOS_OF = "ours-async"
 _RATIOS_TO = ("gymnasium-async", "sb3-subproc")
 
-_NATIVE = ("cartpole", "pong")
+_NATIVE = ("cartpole",)
 _POOLED = ("cartpole", "half-cheetah", "pong")
 
 

@@ -27,7 +27,7 @@ class EnvFamily:
         entry_point: prefix, or prefixes, of the entry points of the registered ids.
         ids: matches ids that are not registered yet, with or without a version; none by default.
         kwargs: default arguments of the environments.
-        native_kwargs: default arguments of their vectorized form, by whether it is for testing.
+        not_native: why the vectorized form of the ids is not taken; empty where it is.
         prepare: wraps a training or a testing environment; the second argument says whether it is
             for testing.
         excluded: arguments of the environments that would contradict what prepares them, and why.
@@ -41,7 +41,7 @@ class EnvFamily:
     ids: str = r"(?!)"
     registers: str | None = None
     kwargs: Mapping[str, object] = field(default_factory=dict)
-    native_kwargs: Mapping[bool, Mapping[str, object]] = field(default_factory=dict)
+    not_native: str = ""
     prepare: Callable[[gymnasium.Env, bool], gymnasium.Env] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
     conflicts: tuple["Conflict", ...] = ()
@@ -123,10 +123,7 @@ FAMILIES = (
         r"ALE/|\w+NoFrameskip(-v|$)",
         registers="ale_py",
         kwargs={"frameskip": 1},
-        native_kwargs={
-            False: {"episodic_life": True, "reward_clipping": True, "frameskip": 4},
-            True: {"episodic_life": False, "reward_clipping": False, "frameskip": 4},
-        },
+        not_native="ale-py's begins a new game after each lost life",
         prepare=prepare_atari,
         excluded={
             "frameskip": "an action always plays 4 frames",

@@ -41,6 +41,12 @@ class EnvGuard(gymnasium.Wrapper):
     """
 
     def __init__(self, env: gymnasium.Env, index: int, *, check: bool = True) -> None:
+        for name in ("observation_space", "action_space"):
+            if not isinstance(space := getattr(env, name, None), gymnasium.Space):
+                raise SpaceError(
+                    f"{name} of {type(env.unwrapped).__name__} is {type(space).__name__}; expected "
+                    "a space, such as gymnasium.spaces.Box(-1.0, 1.0, (3,))"
+                )
         super().__init__(FlattenAction(env) if env.action_space.shape is None else env)
         self.index = index
         self.check = check

@@ -135,21 +135,16 @@ class EnvMaker:
             return False
         if self.wrappers or spec.additional_wrappers:
             return False
-        if self.preset is None and self.family is not None and self.family.native_kwargs:
-            return False  # it prepares the environments by itself
+        if self.family is not None and self.family.not_native:
+            return False
         creator: Any = spec.vector_entry_point
         with self._building():
             creator = load_env_creator(creator) if isinstance(creator, str) else creator
         try:
-            inspect.signature(creator).bind(num_envs=1, **{**spec.kwargs, **self._native_kwargs})
+            inspect.signature(creator).bind(num_envs=1, **{**spec.kwargs, **self.kwargs})
         except TypeError:
             return False
         return True
-
-    @property
-    def _native_kwargs(self) -> dict[str, Any]:
-        kwargs = {} if self.preset is None else self.preset.native_kwargs.get(self.testing, {})
-        return {**kwargs, **self.kwargs}
 
     def numbered(self, num_envs: int) -> list[Callable[[], gymnasium.Env]]:
         """Return one function per row, each of which builds that row's environment."""
@@ -165,6 +160,11 @@ class EnvMaker:
             EnvironmentFaultError: if it raises while it is built.
         """
         if self.spec is None or not self.has_native_vector:
+            if self.family is not None and self.family.not_native:
+                raise ConfigError(
+                    f"the vectorized form of {self.name} is not taken, because "
+                    f"{self.family.not_native}; use the vectorization auto, sync, async or envpool"
+                )
             raise ConfigError(
                 f"{self.name} has no vectorized form of its own that takes the arguments "
                 f"{sorted(self.kwargs)} and {len(self.wrappers)} wrappers; use the vectorization "
@@ -173,7 +173,7 @@ class EnvMaker:
         with self._building():
             envs: VectorEnv = gymnasium.make_vec(
                 self.spec,
-                **{**self._native_kwargs, "num_envs": check_argument("num_envs", num_envs, Count)},
+                **{**self.kwargs, "num_envs": check_argument("num_envs", num_envs, Count)},
                 vectorization_mode="vector_entry_point",
             )
         return envs

@@ -197,8 +197,8 @@ def make_vec(
     if vectorization == "envpool":
         if not isinstance(env, str) or all_wrappers:
             raise ConfigError(
-                "vectorization='envpool' takes one of EnvPool's ids, without wrappers; use sync "
-                "for others"
+                "vectorization='envpool' takes one of EnvPool's ids, without wrappers or options "
+                "that add some, such as training_reward_scale; use sync for others"
             )
         atari = ENVPOOL_ATARI[testing] if preset else {}
         pool = make_envpool(env, num_envs, env_kwargs or {}, seed, atari)

@@ -17,7 +17,7 @@ class PrioritizedConfig(Config):
     Attributes:
         alpha: Exponent of the priorities, in [0, 1]; 0 samples uniformly.
         beta: Exponent of the importance weights, in [0, 1], or a schedule such as
-            ``linear(0.4, 1.0)``; 1 corrects the bias fully.
+            ``Linear(0.4, 1.0)``; 1 corrects the bias fully.
         epsilon: Added to every error. The bound is that of single-precision priorities.
         default_error: Error of transitions that no gradient step has seen yet; None takes the
             largest error so far, initially 1.

@@ -226,7 +226,9 @@ def check_spaces(
         raise ConfigError("actor.dueling needs Discrete actions, whose advantages it compares")
     if isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces:
         raise SpaceError(
-            f"off-policy actors do not take the observation '{ACTION_MASK_KEY}'; leave it out"
+            f"off-policy actors do not take the observation '{ACTION_MASK_KEY}'; leave it out "
+            "(env.action_mask=False), or take an on-policy algorithm such as ppo (for bc, its "
+            "actor 'on-policy')"
         )
 
 

@@ -60,7 +60,8 @@ class RunningNorm(nn.Module):
             values: shape `(*batch, *shape)`.
             mask: shape `(*batch,)`, bool: which samples count; None counts all.
         """
-        samples = values.reshape(-1, *self.mean.shape) if mask is None else values[mask]
+        batch = values.shape[: values.dim() - self.mean.dim()].numel()
+        samples = values.reshape(batch, *self.mean.shape) if mask is None else values[mask]
         if samples.shape[0] == 0:
             return
         samples = samples.double()

@@ -60,7 +60,8 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         """
         check_argument("split", split, TaskSplit)
         num_tasks = getattr(self._task_env(0), "num_tasks", None)
-        count = None if num_tasks is None else num_tasks(split)
+        with self._locating("num_tasks"):
+            count = None if num_tasks is None else num_tasks(split)
         count = int(count) if isinstance(count, Integral) else count  # such as NumPy's
         check_argument(f"{self.spec_id}: num_tasks('{split}')", count, NonNegativeInt | None)
         return cast("int | None", count)
@@ -72,7 +73,8 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
             EnvironmentFaultError: when it returns something else.
         """
         oracle = getattr(self._task_env(0), "oracle_returns", None)
-        returns = None if oracle is None else oracle(tasks)
+        with self._locating("oracle_returns"):
+            returns = None if oracle is None else oracle(tasks)
         if returns is None:
             return None
         return self.check_returned(returns, "oracle_returns", len(tasks), has_columns=False)

@@ -114,6 +114,8 @@ def make_envpool(
     given = {} if seed is None else {"seed": seed}
     try:
         pool = envpool.make(name, env_type="gymnasium", num_envs=num_envs, **given, **kwargs)
+    except ImportError as error:  # of what its simulators need of the system
+        raise MissingExtraError(f"EnvPool cannot make '{env_id}': {in_brief(error)}") from error
     except (AssertionError, TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"EnvPool cannot make '{env_id}' with {dict(kwargs)}: {in_brief(error)}"

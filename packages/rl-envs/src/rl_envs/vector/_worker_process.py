@@ -5,6 +5,7 @@ happen there, in parallel. Numbers go through shared memory; over the pipe goes 
 step, and infos and faults as they occur.
 """
 
+import gc
 import math
 import multiprocessing
 import select
@@ -87,9 +88,13 @@ class Worker:
             args=(theirs, rows, list(map(CloudpickleWrapper, functions)), check, shared),
             daemon=True,
         )
-        with warnings.catch_warnings():  # of forks beside threads, which Python 3.12 gives
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.process.start()
+        gc.freeze()  # what this process has to destroy, such as another's threads, a fork must not
+        try:
+            with warnings.catch_warnings():  # of forks beside threads, which Python 3.12 gives
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self.process.start()
+        finally:
+            gc.unfreeze()
         theirs.close()
         self._poll = make_poll(self.pipe)
         self.owes_reply = True  # to report that it has started
