@@ -21,7 +21,7 @@ from rl_core.types import Json
 from rl_testing.algorithms import AlgorithmSuite
 from rl_testing.rollouts import make_batch, make_rollout
 from rl_train.builder import build, compose
-from rl_train.builder.description import describe_component
+from rl_train.builder.describe import describe_component
 from rl_train.checkpoint import read_run
 from rl_train.recipe_files import from_toml, load_recipe, to_toml
 

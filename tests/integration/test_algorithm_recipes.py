@@ -11,7 +11,7 @@ from rl_core.types import Json
 from rl_testing.stateful import check_same_state
 from rl_train.builder import build, build_trainer, compose
 from rl_train.builder.components import complete_component
-from rl_train.builder.description import describe_component
+from rl_train.builder.describe import describe_component
 from rl_train.recipe_files import from_toml, load_recipe, save_recipe, to_toml
 
 

@@ -19,7 +19,7 @@ from rl_testing.reference import ReferenceRolloutStorage
 from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.storages import seeded
 from rl_testing.toy import ToyActor
-from rl_train.builder.saved_spaces import space_problem
+from rl_train.builder.saved_envs import space_problem
 from rl_train.demonstrations import (
     dataset_trajectories,
     fill_storage,

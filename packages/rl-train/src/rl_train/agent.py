@@ -32,7 +32,7 @@ from rl_train.builder import (
     compose,
 )
 from rl_train.builder.saved_actors import recipe_of
-from rl_train.builder.saved_spaces import run_problem
+from rl_train.builder.saved_envs import run_problem
 from rl_train.checkpoint import (
     Checkpoint,
     WeightSource,

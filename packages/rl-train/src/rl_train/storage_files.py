@@ -16,7 +16,7 @@ from rl_core.stateful import StateReader
 from rl_core.storage import AnyStorage, StorageSpec, TensorSpec
 from rl_core.types import Json, StateDict
 from rl_train.builder.components import construct_component
-from rl_train.builder.description import describe_component
+from rl_train.builder.describe import describe_component
 from rl_train.checkpoint import Checkpoint, is_run, load_checkpoint, save_checkpoint
 
 

@@ -1,6 +1,6 @@
 """From names and options to recipes, and from recipes to parts."""
 
-from rl_train.builder.description import changed_option as changed_option
+from rl_train.builder.describe import changed_option as changed_option
 from rl_train.builder.environments import VECTORIZER as VECTORIZER
 from rl_train.builder.environments import build_envs as build_envs
 from rl_train.builder.environments import build_test_envs as build_test_envs

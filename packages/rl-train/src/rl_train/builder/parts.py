@@ -20,7 +20,7 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.types import Json
 from rl_envs import AnyEnv, ProcessVecEnv, is_built
 from rl_train.builder.components import LOAD_ACTOR, construct_component, spec_from
-from rl_train.builder.description import record_actors
+from rl_train.builder.describe import record_actors
 from rl_train.builder.environments import build_envs, build_test_envs
 from rl_train.builder.saved_actors import (
     build_actor,
@@ -28,7 +28,7 @@ from rl_train.builder.saved_actors import (
     load_actor,
     new_actor,
 )
-from rl_train.builder.saved_spaces import (
+from rl_train.builder.saved_envs import (
     REWARD_OPTIONS,
     changing_options,
     check_demonstrated,
@@ -103,23 +103,10 @@ def build(
     device = resolve_device(recipe.device)
     env = cast("AnyEnv | None", given.get("env"))
     if env is not None and not is_built(env) and recipe.env.kwargs.get("vectorization") in _OWN:
-        kwargs = {**recipe.env.kwargs, "vectorization": "auto"}  # another may have no such form
-        recipe = replace(recipe, env=replace(recipe.env, kwargs=kwargs))
+        recipe = _with_env(recipe, vectorization="auto")  # another may have no such form
     if isinstance(env, str):
         recipe, env = replace(recipe, env=replace(recipe.env, name=env)), None
-    if env is not None and is_built(env) and (unused := changing_options(recipe.env)):
-        warnings.warn(
-            f"env.{', env.'.join(unused)}: not applied to an environment that is built; give one "
-            "that is wrapped likewise, or its class or a function that builds it",
-            stacklevel=2,
-        )
-    envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)
-    chosen = getattr(envs, "vectorization", None)
-    if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
-        kwargs = {**recipe.env.kwargs, "vectorization": chosen}
-        if isinstance(envs, ProcessVecEnv):
-            kwargs["num_workers"] = len(envs.processes)
-        recipe = replace(recipe, env=replace(recipe.env, kwargs=kwargs))
+    recipe, envs = _build_resolved_envs(recipe, env)
     try:
         algorithm = build_algorithm(recipe, envs, device, given, restart_model, is_saved)
         rewards = changing_options(recipe.env).keys() & REWARD_OPTIONS.keys()
@@ -141,6 +128,45 @@ def build(
     except BaseException:
         envs.close()
         raise
+    recipe = _with_resolved(recipe, algorithm, device, restart_model)
+    # environments that are built are not there twice: those of the recipe's name, if it has one
+    again = None if env is None or is_built(env) else env
+    has_more = again is not None or not recipe.env.is_custom
+    test_envs = partial(build_test_envs, recipe, again) if has_more else None
+    if env is not None:  # it may be another one than that of the recipe's name
+        recipe = replace(recipe, env=replace(recipe.env, name=CUSTOM))
+    return Parts(recipe, envs, algorithm, storage, config, test_envs)
+
+
+def _build_resolved_envs(recipe: Recipe, env: AnyEnv | None) -> tuple[Recipe, VecEnv]:
+    """Make the environments, and let the recipe say what an automatic vectorization became."""
+    if env is not None and is_built(env) and (unused := changing_options(recipe.env)):
+        warnings.warn(
+            f"env.{', env.'.join(unused)}: not applied to an environment that is built; give one "
+            "that is wrapped likewise, or its class or a function that builds it",
+            stacklevel=3,
+        )
+    envs = build_envs(recipe.env, spawn_seed(recipe.seed, "envs"), env)
+    chosen = getattr(envs, "vectorization", None)
+    if recipe.env.kwargs.get("vectorization") == "auto" and chosen is not None:
+        recipe = _with_env(recipe, vectorization=chosen)
+        if isinstance(envs, ProcessVecEnv):
+            recipe = _with_env(recipe, num_workers=len(envs.processes))
+    return recipe, envs
+
+
+def _with_env(recipe: Recipe, **options: Json) -> Recipe:
+    kwargs = {**recipe.env.kwargs, **options}
+    return replace(recipe, env=replace(recipe.env, kwargs=kwargs))
+
+
+def _with_resolved(
+    recipe: Recipe,
+    algorithm: AnyAlgorithm,
+    device: torch.device,
+    restart_model: WeightSource | None,
+) -> Recipe:
+    """Let the recipe say what building resolved: device, loaded policies, initial weights."""
     resolved: dict[str, Json] = {**recipe.resolved, "device": str(device)}
     if actors := record_actors(algorithm.add_ons.loaded_actors):
         resolved["actors"] = actors
@@ -150,14 +176,7 @@ def build(
             if isinstance(restart_model, Mapping)
             else str(restart_model)
         )
-    recipe = replace(recipe, resolved=resolved)
-    # environments that are built are not there twice: those of the recipe's name, if it has one
-    again = None if env is None or is_built(env) else env
-    has_more = again is not None or not recipe.env.is_custom
-    test_envs = partial(build_test_envs, recipe, again) if has_more else None
-    if env is not None:  # it may be another one than that of the recipe's name
-        recipe = replace(recipe, env=replace(recipe.env, name=CUSTOM))
-    return Parts(recipe, envs, algorithm, storage, config, test_envs)
+    return replace(recipe, resolved=resolved)
 
 
 def build_algorithm(

@@ -13,7 +13,7 @@ from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, DataError, MissingExtraError, SpaceError, in_brief
 from rl_core.spaces import Space, flatten_observation
 from rl_core.types import Observation
-from rl_train.builder.saved_spaces import space_problem
+from rl_train.builder.saved_envs import space_problem
 from rl_train.demonstrations.trajectories import checked_column, checked_trajectory
 
 _DATASET_ID = re.compile(r"([-\w]+/)*[-\w]+-v\d+")

@@ -12,7 +12,7 @@ from rl_core.batch import Trajectory
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.storage import AnyStorage, HasTrajectories, Storage
 from rl_train.builder.saved_actors import build_actor, recipe_of
-from rl_train.builder.saved_spaces import run_problem
+from rl_train.builder.saved_envs import run_problem
 from rl_train.checkpoint import Checkpoint, is_checkpoint, is_run, read_run
 from rl_train.demonstrations.minari import EpisodeDataset, dataset_trajectories, load_minari
 from rl_train.demonstrations.trajectories import checked_trajectory

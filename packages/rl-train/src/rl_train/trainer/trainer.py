@@ -16,7 +16,7 @@ from rl_core.storage import AnyStorage, Storage
 from rl_core.types import StateDict
 from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.components import as_table
-from rl_train.builder.description import changed_option, describe
+from rl_train.builder.describe import changed_option, describe
 from rl_train.builder.saved_actors import recipe_of
 from rl_train.checkpoint import Checkpoint, ResumeGrade, read_run
 from rl_train.collecting import Collector, RewardScaler
