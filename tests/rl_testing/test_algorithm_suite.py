@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rl_core.actor import ActionOutput
 from rl_core.algorithm import AnyAlgorithm, UpdateSchedule
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.gradients import LossOutput, Noise
@@ -58,6 +59,15 @@ class CountingSteps(ToyActorCritic):
 
     def after_epochs(self, storage: Storage[RolloutBatch]) -> Mapping[str, Tensor]:
         return {"toy/steps": torch.tensor(self.steps)}
+
+
+class KeepingItsGraph(ToyActorCritic):
+    """Acts as if it were to be differentiated through."""
+
+    def acting_step(self, *args: Any, **kwargs: Any) -> ActionOutput:
+        output = super().acting_step(*args, **kwargs)
+        weight = next(self.actor.parameters()).sum()
+        return replace(output, env_action=output.env_action + 0.0 * weight)
 
 
 class LearningByItself(ToyActorCritic):
@@ -243,6 +253,11 @@ HINT = "after a restore; is the field in state_fields / more_state"
             DrawingFromAllsGenerator,
             UPDATES,
             r"global generator of torch.* draw from self.generator",
+        ),
+        (
+            KeepingItsGraph,
+            "test_acting_returns_what_it_declares",
+            r"returns 'env_action' with its graph; decorate",
         ),
         (DrawingFromNumpys, UPDATES, r"global generator of numpy"),
         (ValuingDeath, ENDS, "bootstraps from what follows a terminated step"),

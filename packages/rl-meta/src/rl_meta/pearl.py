@@ -218,12 +218,15 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Add the encoder to what the inner algorithm learns."""
-        groups = (
+        groups = [
             replace(group, modules=tuple(map(_of_inner, group.modules)))
             for group in self.inner.parameter_groups()
-        )
+        ]
         encoder = ParameterGroup(
-            name="encoder", modules=("actor.encoder",), learning_rate="encoder_learning_rate"
+            name="encoder",
+            modules=("actor.encoder",),
+            learning_rate="encoder_learning_rate",
+            optimizer=groups[0].optimizer,
         )
         return (*groups, encoder)
 

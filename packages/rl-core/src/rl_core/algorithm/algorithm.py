@@ -105,13 +105,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.watch = UpdateWatch()
         self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
         self._loss_module = LossModule(self.loss, self.modules, self.hyper)
-        self.gradients: GradientStep[BatchT] = GradientStep(
-            self._loss_module,
-            self.hyper,
-            self.parameter_groups(),
-            self.target_networks(),
-            self.constant_modules(),
-        )
+        learned = self.parameter_groups(), self.target_networks(), self.constant_modules()
+        self.gradients: GradientStep[BatchT] = GradientStep(self._loss_module, self.hyper, *learned)
         self.acting = CompiledActing(self.explore, actor, self.extras)
         self.compiled = CompiledFunctions(
             {"acting": self.acting.function, "update": self.gradients.compiled}
@@ -273,6 +268,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         """Return `explore` for an evaluation, with a noise process of its own if it has one."""
         return self.explore
 
+    @torch.no_grad()
     def acting_step(
         self,
         observation: Observation,
@@ -281,7 +277,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         deterministic: bool = False,
         episode_start: Tensor | None = None,
     ) -> ActionOutput:
-        """Choose actions, exploring unless ``deterministic``; arguments as for `explore`."""
+        """Choose actions, exploring unless ``deterministic``; no gradient, arguments as above."""
         if deterministic or noise is None:
             return self.actor.get_action(observation, state, noise, deterministic, episode_start)
         return self.acting(observation, state, noise, episode_start)

@@ -55,7 +55,7 @@ class ParameterUpdate:
             name: new_optimizer_state(group.optimizer, values[name])
             for name, group in self._groups.items()
         }
-        device = next(iter(values.values())).device
+        device = next((vector.device for vector in values.values()), None)
         self._applied = torch.zeros((), dtype=torch.bool, device=device)
 
     def due(self, number: int) -> Due:

@@ -72,7 +72,7 @@ class GradientStep(Generic[BatchT]):
         self._groups = tuple(group.name for group in groups)
         self.vectors = self._layout.vectors
         self._values = {name: vector.values for name, vector in self.vectors.items()}
-        self._device = next(iter(self._values.values())).device
+        self._device = next(loss.parameters()).device
         self._update = ParameterUpdate(hyper, groups, targets, self._values, self._layout.sources)
         self.optimizer_states = self._update.states
         self.count = 0

@@ -73,14 +73,13 @@ def act(algorithm: AnyAlgorithm, noise_seed: int | None = 3) -> Any:
     generator = torch.Generator(algorithm.device).manual_seed(noise_seed or 0)
     noise = None if noise_seed is None else algorithm.draw_noise((NUM_ENVS,), generator)
     start = torch.zeros(NUM_ENVS, dtype=torch.bool, device=algorithm.device)
-    with torch.no_grad():
-        return algorithm.acting_step(
-            map_observation(lambda part: part.to(algorithm.device), observation),
-            random_state(algorithm.actor, NUM_ENVS, generator),
-            noise,
-            deterministic=noise_seed is None,
-            episode_start=start,
-        )
+    return algorithm.acting_step(
+        map_observation(lambda part: part.to(algorithm.device), observation),
+        random_state(algorithm.actor, NUM_ENVS, generator),
+        noise,
+        deterministic=noise_seed is None,
+        episode_start=start,
+    )
 
 
 def period(algorithm: AnyAlgorithm) -> int:

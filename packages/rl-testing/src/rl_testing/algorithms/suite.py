@@ -71,6 +71,11 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         """Actions and extras have the shapes that storages allocate by, and no graph."""
         algorithm = self._algorithm()
         output = act(algorithm)
+        returned = {"action": output.action, "env_action": output.env_action}
+        for name, tensor in {**returned, **output.state, **output.extras}.items():
+            assert not tensor.requires_grad, (
+                f"acting_step() returns '{name}' with its graph; decorate it with torch.no_grad()"
+            )
         spec = algorithm.actor.action_spec
         assert output.action.shape == (NUM_ENVS, *spec.shape)
         assert output.action.dtype == spec.dtype

@@ -173,6 +173,7 @@ class ScaledHead(ActionHead):
         size = box_size(action_space)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
+        self._is_flat = len(self._env_shape) == 1
         self._env_dtype = env_dtype(action_space)
         low, high = _flat_bounds(action_space)
         if not is_bounded(action_space).all():
@@ -190,7 +191,7 @@ class ScaledHead(ActionHead):
         """Scale from [-1, 1] to the bounds and take the space's shape and dtype."""
         scaled = torch.addcmul(self.center, self.half_width, action.to(self._env_dtype))
         scaled = torch.clamp(scaled, self.low, self.high)
-        return unflatten(scaled, self._env_shape)
+        return scaled if self._is_flat else unflatten(scaled, self._env_shape)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Scale from the bounds to [-1, 1]; a number whose bounds coincide becomes 0."""
@@ -240,6 +241,7 @@ class GaussianHead(ActionHead):
         self.noise_kind, self.noise_shape = "normal", (size,)
         self.action_shape, self.action_dtype = (size,), torch.float32
         self._env_shape = tuple(action_space.shape)
+        self._is_flat = len(self._env_shape) == 1
         self._env_dtype = env_dtype(action_space)
         low, high = _flat_bounds(action_space)
         self._is_bounded = bool(low.isfinite().any() or high.isfinite().any())
@@ -271,7 +273,7 @@ class GaussianHead(ActionHead):
         action = action.to(self._env_dtype)
         if self._is_bounded:
             action = torch.clamp(action, self.low, self.high)
-        return unflatten(action, self._env_shape)
+        return action if self._is_flat else unflatten(action, self._env_shape)
 
     def from_env_action(self, env_action: Tensor) -> Tensor:
         """Flatten to float32."""
