@@ -277,7 +277,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         deterministic: bool = False,
         episode_start: Tensor | None = None,
     ) -> ActionOutput:
-        """Choose actions, exploring unless ``deterministic``; no gradient, arguments as above."""
+        """Choose actions without a gradient, exploring unless ``deterministic``; see `explore`."""
         if deterministic or noise is None:
             return self.actor.get_action(observation, state, noise, deterministic, episode_start)
         return self.acting(observation, state, noise, episode_start)
