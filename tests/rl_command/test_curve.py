@@ -43,8 +43,15 @@ def test_a_falling_curve_ends_at_the_bottom() -> None:
 
 def test_a_constant_curve_is_one_line() -> None:
     lines = draw_text(Curve((0, 5, 10), (500.0, 500.0, 500.0)))
-    assert lines[0] == "500.0 ┤" + "─" * 60
+    assert lines[0] == "500 ┤" + "─" * 60
     assert len(lines) == 3
+    for value, label in ((0.0003, "0.0003"), (0.25, "0.25"), (-0.04, "-0.04")):
+        assert draw_text(Curve((0, 5, 10), (value,) * 3))[0].startswith(f"{label} ┤")
+
+
+def test_the_largest_numbers_have_a_curve_too() -> None:
+    lines = draw_text(Curve((0, 5, 10), (-1.7e308, 0.0, 1.7e308)))
+    assert lines[0].lstrip().startswith("1.7e+308 ┤")
 
 
 def test_one_or_two_points_are_written_as_numbers() -> None:
@@ -67,7 +74,7 @@ def test_the_image_is_drawn_with_and_without_points(tmp_path: Path) -> None:
         ("empty", Curve((), ())),
     ):
         path = tmp_path / f"{name}.png"
-        draw_image({"train/episode_return": curve}, path, "a title")
+        draw_image({"train/episode_return of $_$": curve}, path, "a title of $x_$")
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

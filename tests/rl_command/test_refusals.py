@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from gymnasium import spaces
 
 Run = Callable[..., tuple[int, str, str]]
@@ -362,7 +363,27 @@ def test_a_directory_of_seeds_is_not_resumed_as_one_run(
 def test_runs_without_checkpoints(refused: Refused, run_copy: Path) -> None:
     shutil.rmtree(run_copy / "checkpoints")
     for command in ("eval", "resume"):
-        assert "it ended before its first checkpoint" in refused(command, run_copy)
+        assert "it ended before its first checkpoint, or has none" in refused(command, run_copy)
+    train = ("train", "ppo", "CartPole-v1", "--total-steps=8", "--run-dir", run_copy)
+    with FileLock(run_copy / ".lock"):
+        for words in (("eval", run_copy), ("resume", run_copy), train):
+            assert "is being trained, and has no checkpoint yet; wait" in refused(*words)
+    (run_copy / "best" / "step-64").mkdir(parents=True)
+    (run_copy / "best" / "step-64" / "manifest.json").write_text("{}")
+    for words in (("eval", run_copy), ("resume", run_copy), train):
+        assert f"but its best weights: rl eval {run_copy} --best" in refused(*words)
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "best"])
+def test_what_is_inside_a_run_is_no_run(
+    refused: Refused, run_copy: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkpoint,) = (run_copy / "checkpoints").iterdir()
+    inside = shutil.copytree(checkpoint, run_copy / folder / "step-7")
+    for path in (inside, inside.parent):
+        assert f"is inside the run {run_copy.resolve()}" in refused("resume", path)
+    monkeypatch.chdir(inside)
+    assert f"is inside the run {run_copy.resolve()}" in refused("resume", ".")
 
 
 def test_the_best_weights_need_no_other_checkpoints(rl: Run, run_copy: Path) -> None:

@@ -387,7 +387,28 @@ def test_a_run_without_an_ended_episode_is_refused(
 ) -> None:
     run = shutil.copytree(trained_run, tmp_path / "young")
     (run / "metrics.jsonl").write_text('{"step": 8, "time": 1.0, "train/episode_return": null}\n')
-    assert "no episode has ended, so train longer" in refused("plot", run)
+    assert "no episode has ended: train longer, or with --trainer.test" in refused("plot", run)
+    (run / "metrics.jsonl").write_text('{"step": 8, "time": 1.0, "test/episode_return": 3.0}\n')
+    assert "shown by --metric test/episode_return" in refused("plot", run)
+
+
+def test_runs_without_values_or_of_other_lengths_are_warned_of(
+    rl: Run, trained_group: Path, tmp_path: Path
+) -> None:
+    group = shutil.copytree(trained_group, tmp_path / "group")
+    runs = sorted(group.glob("seed-*"))
+    lines = [f'{{"step": {s}, "time": 1.0, "train/episode_return": {s}.0}}\n' for s in (1, 2, 3)]
+    for run, count in zip(runs, (3, 1, 0), strict=False):
+        (run / "metrics.jsonl").write_text("".join(lines[:count]))
+    status, _, err = rl("plot", *runs[:2])
+    assert status == 0, err
+    assert f"drawn up to step 1, where {runs[1]} ends; others reach 3" in err
+    for run in runs[1:]:
+        (run / "metrics.jsonl").write_text("")
+    status, out, err = rl("plot", group)
+    assert status == 0, err
+    assert f"{runs[1]} is left out: it has no values of 'train/episode_return'" in err
+    assert "3 steps" in out
 
 
 def test_runs_that_began_with_other_weights_have_a_curve_of_their_own(

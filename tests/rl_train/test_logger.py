@@ -6,7 +6,9 @@ import math
 import re
 import sys
 import types
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,6 +151,25 @@ def test_resuming_equals_never_having_stopped(tmp_path: Path) -> None:
     assert cut.read_bytes() == whole.read_bytes()
 
 
+def test_a_full_disk_after_a_truncation_leaves_the_lines_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(FileIO):
+        def write(self, raw: Any) -> int:
+            return super().write(raw[:5])
+
+    path = tmp_path / "metrics.jsonl"
+    write_steps(path, 10, 20, 30)
+    monkeypatch.setattr(JsonlLogger, "_opened", lambda self: Full(path, "ab"))
+    logger = JsonlLogger(path, append=True)
+    logger.truncate_after(20)
+    whole = path.read_bytes()
+    with pytest.raises(CheckpointError, match="No space left"):
+        logger.log(30, {"loss/policy": 15})
+    logger.close()
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize(("step", "kept"), [(0, []), (19, [10]), (20, [10, 20]), (99, [10, 20])])
 def test_truncation_keeps_the_lines_up_to_a_step(
     tmp_path: Path, step: int, kept: list[int]
@@ -284,6 +305,16 @@ def test_tensorboard_gets_scalars_and_histograms(tmp_path: Path) -> None:
     (histogram,) = events.Histograms("weights")
     assert (histogram.histogram_value.num, histogram.histogram_value.sum) == (2, 4)
     assert events.Tags()["histograms"] == ["weights"]
+
+
+def test_a_csv_with_cells_that_belong_to_no_column_is_refused(tmp_path: Path) -> None:
+    logger = CsvLogger(tmp_path)
+    logger.log(10, {"a": 2.0, "b\u2028c": 1.0})
+    logger.log(20, {"d": 2.0})
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("30,1,2,3,4,5\n")
+    with pytest.raises(DataError, match="a row has more cells than the header"):
+        logger.log(40, {"e": 2.0})
 
 
 def test_csv_has_a_column_for_each_metric_that_appeared(tmp_path: Path) -> None:

@@ -911,11 +911,33 @@ def test_a_callback_that_fails_within_an_update_is_told_that_nothing_was_saved(
 
 def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     class Block(Callback):
-        def on_training_end(self, trainer: Trainer) -> None:
+        def on_update_end(self, trainer: Trainer) -> None:
             (tmp_path / "summary.json").mkdir()
 
     with pytest.warns(UserWarning, match=r"summary\.json could not be written: Is a directory"):
         assert _trainer(tmp_path, callbacks=(Block(),)).train(total_updates=1).total_updates == 1
+
+
+def test_what_fails_at_the_end_loses_nothing(tmp_path: Path) -> None:
+    class Failing(Callback):
+        def on_training_end(self, trainer: Trainer) -> None:
+            raise RuntimeError("a bug in a callback")
+
+    trainer = _trainer(tmp_path, callbacks=(Failing(),), test_envs=_identity_envs())
+    with pytest.raises(RuntimeError, match="a bug") as failure:
+        trainer.train(total_updates=1)
+    (note,) = failure.value.__notes__
+    assert note.startswith(f"rl-train: the run is complete, its state is in {tmp_path}/checkpoints")
+    assert json.loads((tmp_path / "summary.json").read_text())["final_evaluation"] is not None
+
+
+def test_a_callback_cannot_train_its_own_trainer(tmp_path: Path) -> None:
+    class Nested(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            trainer.train(total_updates=3)
+
+    with pytest.raises(ConfigError, match="this Trainer is training already"):
+        _trainer(callbacks=(Nested(),)).train(total_updates=2)
 
 
 def test_a_session_that_could_not_begin_leaves_an_empty_directory(

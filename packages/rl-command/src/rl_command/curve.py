@@ -93,11 +93,12 @@ def draw_text(curve: Curve, *, ascii_only: bool = False) -> list[str]:
     first, last = curve.steps[0], curve.steps[-1]
     columns = [curve.at(first + (last - first) * c / (_WIDTH - 1)) for c in range(_WIDTH)]
     low, high = min(columns), max(columns)
-    step = (high - low) / (_HEIGHT - 1)
-    decimals = 1 if step == 0.0 else max(0, -math.floor(math.log10(step)))
-    style = f".{decimals}f" if decimals <= 6 else ".4g"
-    labels = [f"{low + step * r:{style}}" for r in range(_HEIGHT)]
-    rows = _rows([round((value - low) / step) if step else 0 for value in columns])
+    step = high / (_HEIGHT - 1) - low / (_HEIGHT - 1)
+    decimals = 0 if step == 0.0 else max(0, -math.floor(math.log10(step)))
+    style = f".{decimals}f" if 0.0 < step < 1e9 and decimals <= 6 else ".6g"
+    parts = [r / (_HEIGHT - 1) for r in range(_HEIGHT)]
+    labels = [f"{low * (1.0 - part) + high * part:{style}}" for part in parts]
+    rows = _rows([round(value / step - low / step) if step else 0 for value in columns])
     margin = max(map(len, labels))
     lines = [
         f"{labels[r]:>{margin}} ┤{''.join(rows[r]).rstrip()}" for r in range(_HEIGHT - 1, -1, -1)
@@ -128,17 +129,22 @@ def draw_image(
     for name, curve in curves.items():
         if curve.steps:
             axes.plot(curve.steps, curve.values, marker="o" if len(curve.steps) < 10 else "")
-            axes.lines[-1].set_label(name)
+            axes.lines[-1].set_label(_plain(name))
         if curve.band:
             lows, highs = zip(*curve.band, strict=True)
             axes.fill_between(curve.steps, lows, highs, alpha=0.2)
-    axes.set_title(title)
+    axes.set_title(_plain(title))
     axes.set_xlabel("environment steps")
-    axes.set_ylabel(metric)
+    axes.set_ylabel(_plain(metric))
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend()
     figure.savefig(path, dpi=120)
+
+
+def _plain(text: str) -> str:
+    """Return text for a figure, in which a dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
 
 
 def _rows(heights: Sequence[int]) -> list[list[str]]:

@@ -12,7 +12,7 @@ from typing import Annotated, cast
 from rl_command.errors import UsageError, held_warnings, print_warning, stdout_kept_clean
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
-from rl_command.run_directory import Run, open_run, runs_in
+from rl_command.run_directory import BEST, Run, open_run, runs_in, without_checkpoint
 from rl_command.train_arguments import import_modules
 from rl_core.config import Config, Count, NonNegativeInt, Without, decode
 from rl_core.env import TaskVecEnv
@@ -191,7 +191,7 @@ def _counter(total: int, what: str) -> Callable[[int, int], None]:
 def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
     paths = list_checkpoints(run.checkpoints)
     if not (arguments.best or paths):
-        raise UsageError(f"{run.path} cannot be evaluated: it ended before its first checkpoint")
+        raise UsageError(f"{run.path} cannot be evaluated: it {without_checkpoint(run.path)}")
     if arguments.step is not None:
         found = {step_of(path): path for path in paths}
         if arguments.step not in found:
@@ -202,7 +202,7 @@ def _chosen(run: Run, arguments: EvalArguments) -> Checkpoint:
         newest = latest_checkpoint(run.checkpoints)
         assert newest is not None
         return newest
-    best = latest_checkpoint(run.path / "best")
+    best = latest_checkpoint(run.path / BEST)
     if best is None:
         raise UsageError(
             f"{run.path} has no best weights, because it was never evaluated during training; "

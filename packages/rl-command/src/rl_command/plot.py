@@ -5,8 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rl_command.curve import TRAIN_RETURN, Curve, draw_image, draw_text, over_runs, read_curve
-from rl_command.errors import UsageError
+from rl_command.curve import (
+    TEST_RETURN,
+    TRAIN_RETURN,
+    Curve,
+    draw_image,
+    draw_text,
+    over_runs,
+    read_curve,
+)
+from rl_command.errors import UsageError, print_warning
 from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import METRICS, RECIPE, runs_in
@@ -132,19 +140,36 @@ def _has_schedules(recipe: Recipe) -> bool:
 
 
 def _curve(runs: Sequence[Path], metric: str) -> Curve:
-    curves = [read_curve(run / METRICS, metric) for run in runs]
-    for run, curve in zip(runs, curves, strict=True):
-        if not curve.steps:
-            lines = read_metrics(run / METRICS)
-            names = {name for line in lines for name, value in line.items() if value is not None}
-            if metric == TRAIN_RETURN:
-                hint = "; no episode has ended, so train longer"
-            elif metric.startswith("test/") and not any(name.startswith("test/") for name in names):
-                hint = "; train with --trainer.test-every to evaluate on the way"
-            else:
-                hint = nearest(metric, names)
-            raise UsageError(f"{run} has no values of '{metric}'{hint}")
-    return over_runs(curves)
+    curves = {run: read_curve(run / METRICS, metric) for run in runs}
+    shown = {run: curve for run, curve in curves.items() if curve.steps}
+    empty = [run for run in runs if run not in shown]
+    if not shown:
+        raise UsageError(f"{empty[0]} has no values of '{metric}'{_hint(empty[0], metric)}")
+    for run in empty:
+        print_warning(f"{run} is left out: it has no values of '{metric}'")
+    last = {run: curve.steps[-1] for run, curve in shown.items()}
+    shortest, longest = min(last, key=last.__getitem__), max(last.values())
+    if longest > 1.1 * last[shortest]:
+        print_warning(
+            f"drawn up to step {last[shortest]:,}, where {shortest} ends; others reach {longest:,}"
+        )
+    return over_runs(list(shown.values()))
+
+
+def _hint(run: Path, metric: str) -> str:
+    """Say what to do about a run that has no values of a metric."""
+    lines = read_metrics(run / METRICS)
+    names = {name for line in lines for name, value in line.items() if value is not None}
+    if metric == TRAIN_RETURN and TEST_RETURN in names:
+        return f"; its evaluations are shown by --metric {TEST_RETURN}"
+    if metric == TRAIN_RETURN:
+        return (
+            "; no episode has ended: train longer, or with --trainer.test-every to evaluate on "
+            "the way"
+        )
+    if metric.startswith("test/") and not any(name.startswith("test/") for name in names):
+        return "; train with --trainer.test-every to evaluate on the way"
+    return nearest(metric, names)
 
 
 def _write_csv(path: Path, curves: Mapping[str, Curve], num_runs: Mapping[str, int]) -> None:

@@ -14,8 +14,9 @@ from rl_core.errors import ConfigError
 from rl_train.builder import SECTIONS, changed_option
 from rl_train.checkpoint import list_checkpoints
 from rl_train.recipe_files import load_recipe
+from rl_train.trainer import is_in_use
 
-RECIPE, METRICS, CHECKPOINTS = "recipe.toml", "metrics.jsonl", "checkpoints"
+RECIPE, METRICS, CHECKPOINTS, BEST = "recipe.toml", "metrics.jsonl", "checkpoints", "best"
 _RUNS = Path("runs")
 
 
@@ -105,7 +106,7 @@ def check_new(given: Path | None) -> None:
             if list_checkpoints(path / CHECKPOINTS):
                 advice = f", or continue it: rl resume {path}"
             elif (path / RECIPE).is_file():
-                advice = ", or delete it: its run ended before its first checkpoint"
+                advice = f"; its run {without_checkpoint(path)}"
             raise UsageError(
                 f"run directory {path} exists and is not empty; choose another --run-dir{advice}"
             )
@@ -145,11 +146,11 @@ def open_run(directory: str, *, learns: bool = True) -> Run:
     path = Path(directory)
     if not path.exists():
         raise UsageError(f"there is no run directory {path}")
-    for inside in (path, path.parent):
-        if inside.name == CHECKPOINTS and (inside.parent / RECIPE).is_file():
+    for inside in (path.resolve(), path.resolve().parent):
+        if inside.name in (CHECKPOINTS, BEST) and (inside.parent / RECIPE).is_file():
             raise UsageError(
                 f"{path} is inside the run {inside.parent}; give that directory to use its newest "
-                "checkpoint, or with rl eval --step another"
+                "checkpoint, or with rl eval --step another, with --best its best weights"
             )
     if not path.is_dir() or not (path / RECIPE).is_file():
         raise UsageError(
@@ -172,11 +173,17 @@ def open_run(directory: str, *, learns: bool = True) -> Run:
             f"again with --run-dir {path}, or continue one: rl resume {runs_in(path)[0]}"
         )
     if learns and not list_checkpoints(path / CHECKPOINTS):
-        raise UsageError(
-            f"{path} cannot be continued: it ended before its first checkpoint; delete it, and "
-            "train again"
-        )
+        raise UsageError(f"{path} cannot be continued: it {without_checkpoint(path)}")
     return Run(path, recipe)
+
+
+def without_checkpoint(path: Path) -> str:
+    """Say why a run has no checkpoint, and what to do."""
+    if is_in_use(path):
+        return "is being trained, and has no checkpoint yet; wait for one"
+    if list_checkpoints(path / BEST):
+        return f"has no checkpoint any more, but its best weights: rl eval {path} --best"
+    return "ended before its first checkpoint, or has none any more; train again elsewhere"
 
 
 def check_unchanged(run: Run) -> None:

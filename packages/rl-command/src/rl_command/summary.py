@@ -45,12 +45,12 @@ def print_training(
     if result.evaluation is not None:
         lines += [f"evaluation  {result.evaluation}"]
     lines += [f"run         {run_dir}", "next        " + "\n            ".join(following)]
-    print("\n".join(lines))
     image = run_dir / "curve.png"
     try:
-        draw_image(curves, image, title)
+        draw_image(curves, image, title)  # first, because standard output may be closed
     except OSError as error:
         warnings.warn(f"{image} could not be written: {error.strerror or error}", stacklevel=2)
+    print("\n".join(lines))
 
 
 def _reason(recipe: Recipe) -> str:

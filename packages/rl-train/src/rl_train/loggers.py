@@ -147,8 +147,11 @@ class CsvLogger(Logger):
         """Read columns and rows; an incomplete last row is left out."""
         with _as_data_error(self._path):
             complete = self._path.read_bytes().rpartition(b"\n")[0].decode("utf-8-sig")
-            reader = csv.DictReader(complete.splitlines())
-            return list(reader.fieldnames or ("step",)), list(reader)
+            reader = csv.DictReader(io.StringIO(complete, newline=""))
+            columns, rows = list(reader.fieldnames or ("step",)), list(reader)
+            if any(None in row for row in rows):
+                raise ValueError("a row has more cells than the header")
+            return columns, rows
 
     def _replace(self, rows: Sequence[dict[str, str]]) -> None:
         """Write the whole file anew, with short rows filled up."""
@@ -436,7 +439,7 @@ def _append(file: FileIO, raw: bytes) -> None:
     Raises:
         CheckpointError: when the disk refuses.
     """
-    start = file.tell()
+    start = file.seek(0, os.SEEK_END)
     try:
         if file.write(raw) != len(raw):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_core.algorithm import UpdateWatch
@@ -104,6 +105,7 @@ class Loop:
         self._started_at = time.perf_counter()
         self._is_stopping = False
         self._is_updating = False
+        self._final: Path | None = None  # the checkpoint at the end
         if self._state.ended != budget.arguments:  # by another total
             self._state.ended = {}
 
@@ -131,6 +133,14 @@ class Loop:
 
     def run(self) -> TrainingResult:
         """Train until the budget is used up or somebody asks to stop."""
+        try:
+            return self._run()
+        except Exception as error:  # also of what the end calls
+            if self._final is not None:
+                error.add_note(f"rl-train: the run is complete, its state is in {self._final}")
+            raise
+
+    def _run(self) -> TrainingResult:
         trainer, budget = self._trainer, self._budget
         with ExitStack() as endings:  # each is run, from the last to the first, whatever fails
             for logger in reversed(self._loggers):
@@ -153,8 +163,11 @@ class Loop:
                 self._train()
             seconds = time.perf_counter() - self._started_at
             if self._directory is not None:
-                trainer.save_checkpoint()  # before an evaluation that could fail
-            return self._result(seconds)
+                self._final = trainer.save_checkpoint()  # before an evaluation that could fail
+            result = self._result(seconds)
+            if self._directory is not None:
+                self._directory.write_summary(result.as_dict())
+            return result
 
     def _train(self) -> None:
         """Repeat the iteration; if it fails, save what was reached before."""

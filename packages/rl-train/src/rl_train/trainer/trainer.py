@@ -204,6 +204,10 @@ class Trainer:
             EnvironmentFaultError: when an environment fails; the state before that is saved.
             DataError: when an action mask forbids everything; likewise.
         """
+        if self._loop is not None:
+            raise ConfigError(
+                "this Trainer is training already; a callback may end or save the run, not train it"
+            )
         check_argument("progress", progress, bool | Literal["auto", "bar", "log"])
         budget = Budget.choose(total_steps, total_episodes, total_updates)
         if budget.unit == "episodes" and not self.algorithm.collects:
@@ -234,16 +238,13 @@ class Trainer:
                 if self.directory is not None:
                     self.directory.remove_summary()
                 self.num_sessions += 1
-                result = self._loop.run()
-            if self.directory is not None:
-                self.directory.write_summary(result.as_dict())
+                return self._loop.run()
         finally:
             self._loop = None
             if self.directory is not None and self.num_sessions == 0:
                 self.directory.discard()
             elif self.directory is not None:
                 self.directory.close()
-        return result
 
     def _open_loggers(self) -> list[Logger]:
         """Open the run directory and the registered loggers; then write the recipe."""
