@@ -230,6 +230,7 @@ def test_a_group_is_evaluated_over_its_seeds(rl: Run, trained_group: Path) -> No
     table = json.loads(out)
     assert (table["num_runs"], table["num_episodes"]) == (2, 6)
     assert [Path(run["checkpoint"]).parts[-3] for run in table["runs"]] == ["seed-3", "seed-4"]
+    assert [run["run_seed"] for run in table["runs"]] == [3, 4]
     assert table["mean"] == pytest.approx(sum(run["mean"] for run in table["runs"]) / 2)
     low, high = table["ci95"]
     assert low <= table["iqm"] <= high

@@ -40,6 +40,7 @@ from rl_train.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     prune_checkpoints,
+    read_run,
     save_checkpoint,
     set_aside_checkpoint,
     state_digest,
@@ -406,6 +407,17 @@ def test_files_that_are_missing_or_no_files_are_named(tmp_path: Path, name: str)
     (path / name).unlink()
     os.mkfifo(path / name)
     refused(path, name, "is not a regular file")
+
+
+def test_what_is_no_run_is_refused_with_the_runs_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "group" / "seed-2" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"one of the runs in it, such as .*group/seed-2$"):
+        read_run(tmp_path / "group")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=f"it is not a directory in {tmp_path}$"):
+        read_run("elsewhere")
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def evaluate(words: Sequence[str]) -> int:
             checkpoint, result = _evaluate(run, arguments)
         results.append(result)
         table: dict[str, Json] = {"checkpoint": str(checkpoint.path), "step": checkpoint.step}
-        table |= {"seed": arguments.seed, "stochastic": arguments.stochastic}
+        table |= {"run_seed": run.recipe.seed, "seed": arguments.seed}
+        table["stochastic"] = arguments.stochastic
         tables.append({**table, **result.as_dict()})
         if not arguments.json:
             names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"

@@ -88,7 +88,7 @@ def _unknown(env_id: str) -> ConfigError:
     namespaces = {(spec.namespace or "").lower() for spec in gymnasium.registry.values()}
     namespace = env_id.lower().rpartition("/")[0]
     hints = [] if close is None else [f"did you mean '{close}'?"]
-    if namespace not in namespaces or (close is None and not namespace):
+    if namespace not in namespaces or (not namespace and "/" in (close or "/")):
         hints += [
             "if another module registers it, import that module first (on the command line: "
             "--import MODULE); if a plug-in does, install it"

@@ -365,8 +365,12 @@ def read_run(directory: str | Path) -> Checkpoint:
         return checkpoint
     if is_run(directory):
         raise CheckpointError(f"{directory} holds no checkpoint; let the run save one first")
-    lack = "has no folder 'checkpoints'" if directory.is_dir() else "is not a directory"
-    raise CheckpointError(f"{directory} is not a run: it {lack}")
+    if not directory.is_dir():
+        where = "" if directory.is_absolute() else f" in {Path.cwd()}"
+        raise CheckpointError(f"{directory} is not a run: it is not a directory{where}")
+    inside = next((path for path in sorted(directory.iterdir()) if is_run(path)), None)
+    hint = "" if inside is None else f"; give one of the runs in it, such as {inside}"
+    raise CheckpointError(f"{directory} is not a run: it has no folder 'checkpoints'{hint}")
 
 
 def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
