@@ -38,7 +38,7 @@ from rl_testing.replay import ReferenceReplayStorage
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state, copy_state
 from rl_train import Agent, Callback, Trainer, evaluate_policy
-from rl_train.builder import Sections, build, compose, resolve_device
+from rl_train.builder import Sections, build, build_trainer, compose, resolve_device
 from rl_train.builder.recipes import _Given
 from rl_train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from rl_train.checkpoint.weights import actor_weights
@@ -755,6 +755,10 @@ def test_the_best_weights_act_and_are_no_run(tmp_path: Path) -> None:
         check_same_state(dict(again.actor.state_dict()), dict(weights))
     with pytest.raises(CheckpointError, match="holds only what acts, and not the run; load the"):
         best.train(256)
+    best.save(tmp_path / "copy")
+    trainer = build_trainer(build(best.recipe), run_dir=tmp_path / "copy")
+    with pytest.raises(CheckpointError, match="holds only what acts, and not the run; load the"):
+        trainer.resume()
 
 
 def test_an_environment_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -224,6 +224,13 @@ def test_a_group_with_other_options_is_refused(
     assert "exists and is not empty" in refused(*words, f"--run-dir={trained_run}")
 
 
+def test_a_single_number_is_one_seed(rl: Run, tmp_path: Path, tiny: tuple[str, ...]) -> None:
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=64", "--seeds=4")
+    status, _, err = rl(*words, f"--run-dir={tmp_path / 'new'}")
+    assert status == 0, err
+    assert "--seeds 4 is one run, with seed 4; for 4 runs give --seeds 1..4" in err
+
+
 def test_a_group_is_evaluated_over_its_seeds(rl: Run, trained_group: Path) -> None:
     status, out, err = rl("eval", trained_group, "--episodes=3", "--json")
     assert (status, err) == (0, "")

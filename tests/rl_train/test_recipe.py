@@ -328,6 +328,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken.write_text("seed = \n")
     with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML.*line 1"):
         load_recipe(broken)
+    marked = tmp_path / "marked.toml"
+    marked.write_text("seed = 3\n", encoding="utf-8-sig")
+    assert load_tables(marked) == {"seed": 3}
 
 
 def test_a_json_file_comes_back_equal(tmp_path: Path) -> None:

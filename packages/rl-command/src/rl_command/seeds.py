@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
 
-from rl_command.errors import UsageError, described, print_error
+from rl_command.errors import UsageError, described, print_error, print_warning
 from rl_command.evaluation import described_over_runs, statistics_over_runs
 from rl_command.run_directory import (
     CHECKPOINTS,
@@ -86,6 +86,11 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     arguments = request.arguments
     seeds = read_seeds(arguments.seeds or "")
     group = _open_group(request)
+    if len(seeds) == 1 and seeds[0] > 1 and not any(group.glob("seed-*")):
+        print_warning(
+            f"--seeds {seeds[0]} is one run, with seed {seeds[0]}; for {seeds[0]} runs give "
+            f"--seeds 1..{seeds[0]}"
+        )
     runs = {seed: group / f"seed-{seed}" for seed in seeds}
     starts: list[tuple[Start, list[str], str]] = []
     for seed, run in runs.items():

@@ -36,6 +36,7 @@ from rl_train.builder.saved_envs import run_problem
 from rl_train.checkpoint import (
     Checkpoint,
     WeightSource,
+    check_goes_on,
     list_checkpoints,
     read_run,
     save_checkpoint,
@@ -335,11 +336,7 @@ class Agent:
         trainer = build_trainer(self.parts, **options)
         checkpoint = self._checkpoint
         if checkpoint is not None:
-            if "collector" not in checkpoint.state:
-                raise CheckpointError(
-                    f"{checkpoint.path} holds only what acts, and not the run; load the run itself "
-                    "to go on, or begin a new one with make(..., restart_model=...)"
-                )
+            check_goes_on(checkpoint)
             trainer.load_state_dict(self._loaded_state(checkpoint))
             if trainer.directory is not None:
                 trainer.directory.go_on_from(checkpoint)

@@ -147,7 +147,7 @@ def load_tables(path: str | Path) -> Tables:
         size = os.path.getsize(path)
         raise ConfigError(f"{path}: it has {size} bytes; expected at most {_MAX_BYTES}")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # some editors begin files with a mark
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: it is not UTF-8 text ({error.reason})") from error
     return parse_tables(text, str(path), syntax_of(path))

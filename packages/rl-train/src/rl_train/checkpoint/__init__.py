@@ -12,6 +12,7 @@ from rl_train.checkpoint._manifest import verify_checkpoint as verify_checkpoint
 from rl_train.checkpoint._state_tree import state_digest as state_digest
 from rl_train.checkpoint.checkpoints import Checkpoint as Checkpoint
 from rl_train.checkpoint.checkpoints import SkippedCheckpoint as SkippedCheckpoint
+from rl_train.checkpoint.checkpoints import check_goes_on as check_goes_on
 from rl_train.checkpoint.checkpoints import checkpoints_of as checkpoints_of
 from rl_train.checkpoint.checkpoints import clean_temporary as clean_temporary
 from rl_train.checkpoint.checkpoints import is_checkpoint as is_checkpoint

@@ -373,6 +373,19 @@ def read_run(directory: str | Path) -> Checkpoint:
     raise CheckpointError(f"{directory} is not a run: it has no folder 'checkpoints'{hint}")
 
 
+def check_goes_on(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that a run cannot go on from, such as those of ``best``.
+
+    Raises:
+        CheckpointError: when it holds only what acts.
+    """
+    if "collector" not in checkpoint.state:
+        raise CheckpointError(
+            f"{checkpoint.path} holds only what acts, and not the run; load the run itself to go "
+            "on, or begin a new one with make(..., restart_model=...)"
+        )
+
+
 def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
     """Delete the oldest checkpoints, after verifying the newest.
 

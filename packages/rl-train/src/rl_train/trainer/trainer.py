@@ -18,7 +18,7 @@ from rl_envs import AnyEnv, as_vec_env
 from rl_train.builder.components import as_table
 from rl_train.builder.describe import changed_option, describe
 from rl_train.builder.saved_actors import recipe_of
-from rl_train.checkpoint import Checkpoint, ResumeGrade, read_run
+from rl_train.checkpoint import Checkpoint, ResumeGrade, check_goes_on, read_run
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
 from rl_train.evaluation import EvaluationResult, announce_evaluations
@@ -340,6 +340,7 @@ class Trainer:
         if self.directory is None:
             raise ConfigError("give the Trainer the run_dir to resume from")
         checkpoint = read_run(self.directory.path)
+        check_goes_on(checkpoint)
         began = recipe_of(checkpoint)
         sections = ("env", "actor", "algorithm", "storage")
         if changed := changed_option(began, self.recipe, sections, _HOW_ENVS_STEP):
