@@ -927,7 +927,7 @@ def test_what_fails_at_the_end_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="a bug") as failure:
         trainer.train(total_updates=1)
     (note,) = failure.value.__notes__
-    assert note.startswith(f"rl-train: the run is complete, its state is in {tmp_path}/checkpoints")
+    assert note.startswith(f"rl-train: the state before it is in {tmp_path}/checkpoints/step-")
     assert json.loads((tmp_path / "summary.json").read_text())["final_evaluation"] is not None
 
 

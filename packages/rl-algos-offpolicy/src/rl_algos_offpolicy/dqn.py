@@ -43,11 +43,7 @@ from rl_algos_offpolicy.critics.critics import (
 )
 from rl_algos_offpolicy.recurrent import NetworkInputs
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import (
-    Algorithm,
-    DefaultRecipe,
-    EnvSpec,
-)
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch
 from rl_core.config import (
     Count,

@@ -84,9 +84,13 @@ def evaluate(words: Sequence[str]) -> int:
             run = open_run(str(directory), learns=False)
             checkpoint, result = _evaluate(run, arguments)
         results.append(result)
-        table: dict[str, Json] = {"checkpoint": str(checkpoint.path), "step": checkpoint.step}
-        table |= {"run_seed": run.recipe.seed, "seed": arguments.seed}
-        table["stochastic"] = arguments.stochastic
+        table: dict[str, Json] = {
+            "checkpoint": str(checkpoint.path),
+            "step": checkpoint.step,
+            "run_seed": run.recipe.seed,
+            "seed": arguments.seed,
+            "stochastic": arguments.stochastic,
+        }
         tables.append({**table, **result.as_dict()})
         if not arguments.json:
             names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"

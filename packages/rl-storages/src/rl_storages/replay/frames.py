@@ -144,15 +144,15 @@ class FrameStacks:
         for name, value in later:
             if name not in self.names:
                 continue
-            same = _same_frames(value[:, :-1], given[name][:, 1:]).all(1)
-            if field == "final_observation":  # a failed environment ends where it stood
-                same |= _same_frames(value, given[name]).all(1)
-            wrong = (among & ~same).nonzero()[0]
-            if len(wrong):
+            wrong = among & ~_same_frames(value[:, :-1], given[name][:, 1:]).all(1)
+            if field == "final_observation" and wrong.any():
+                # A failed environment that is started again ends where it stood.
+                wrong &= ~_same_frames(value, given[name]).all(1)
+            if rows := wrong.nonzero()[0].tolist():
                 key = name.removeprefix(OBSERVATION_COLUMN)
                 raise DataError(
-                    f"transition.{field}{key}: in environments {wrong.tolist()} it does not hold "
-                    f"the newest {self.size - 1} frames of transition.observation before its last "
+                    f"transition.{field}{key}: in environments {rows} it does not hold the newest "
+                    f"{self.size - 1} frames of transition.observation before its last "
                     f"one; storage.frame_stack={self.size} stores one frame per step and needs "
                     "stacks as gymnasium.wrappers.FrameStackObservation makes them, oldest frame "
                     "first along the first axis; leave it out for other observations"

@@ -137,7 +137,7 @@ class Loop:
             return self._run()
         except Exception as error:  # also of what the end calls
             if self._final is not None:
-                error.add_note(f"rl-train: the run is complete, its state is in {self._final}")
+                error.add_note(f"rl-train: the state before it is in {self._final}")
             raise
 
     def _run(self) -> TrainingResult:
