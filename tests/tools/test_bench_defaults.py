@@ -19,7 +19,7 @@ def test_the_table_counts_the_seeds_that_reach_the_target() -> None:
     ]
     text = defaults_table([ROW], {record.run.key: record for record in found})
     assert "| DQN | `E-v0` | 50k | 475 | 1 of 3 | 133, 475, 475 |" in text
-    assert "Measured on: m." in text
+    assert "Measured on m." in text
     assert defaults_table([ROW], {}) == "Nothing was run yet."
 
 

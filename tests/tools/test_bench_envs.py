@@ -38,19 +38,26 @@ def test_what_is_added_to_a_step_is_measured(system: str) -> None:
 
 def test_rates_stand_beside_each_other_by_number() -> None:
     rounds = [{"ours-sync": {"rate": 1000.0}}, {"ours-sync": {"rate": 3000.0}}]
-    found = Measurement(rounds, 3.0, "a machine").as_dict()
+    found = Measurement(rounds, 3.0, "a machine; threads 1").as_dict()
     text = envs.render({"cartpole-8": found})
     assert "| `cartpole` | ours, sync | - | 2,000 | - |" in text
-    assert "medians of 2 rounds of 3 s on a machine" in text
-    assert "times" not in text
+    assert "- `cartpole-8`: medians of 2 rounds of 3 s, 1 thread.\n\nMeasured on a machine." in text
     assert envs.render({}) == "Nothing was measured yet."
 
 
 def test_our_processes_stand_beside_others() -> None:
     rounds = [{"ours-async": {"rate": 3000.0}, "sb3-subproc": {"rate": 2000.0}}]
-    text = envs.render({"millisecond-8": Measurement(rounds, 1.0, "a machine").as_dict()})
-    assert "- `millisecond`, ours, async, times SB3, SubprocVecEnv: 1.50 with 8." in text
-    assert "Gymnasium, async:" not in text
+    found = Measurement(rounds, 1.0, "a machine").as_dict()
+    rounds[0] |= {"gymnasium-async": {"rate": 1000.0}}
+    both = Measurement(rounds, 1.0, "a machine").as_dict()
+    added = Measurement([{"ours-native": {"bare_us": 20.0, "added_us": 4.26}}], 1.0, "m").as_dict()
+    text = envs.overview(
+        {"one": {"millisecond-8": found}, "other": {"millisecond-8": both, "added": added}}
+    )
+    assert text.splitlines()[2:] == [
+        "| `millisecond`, 8 at once | 1.50 | 1.50 (3.00) |",
+        "| added to a step of Gymnasium, native | - | 4.3 µs |",
+    ]
 
 
 def test_what_is_added_is_told_with_its_goal() -> None:
@@ -58,5 +65,5 @@ def test_what_is_added_is_told_with_its_goal() -> None:
     text = envs.render({"added": Measurement(rounds, 1.0, "a machine").as_dict()})
     assert text.startswith(
         "To a step of 8 `cartpole`, `VecEnv` adds 4.3 µs to the 20.0 of Gymnasium, native "
-        "(goal: at most 10).\n\n`added`: medians of one round of 1 s"
+        "(goal: at most 10).\n\n- `added`: medians of one round of 1 s"
     )

@@ -5,7 +5,7 @@ from bench import replay, replay_run
 from bench.child import Json
 from bench.measurement import Measurement, write_results
 from bench.replay_operations import OPERATIONS
-from bench.replay_table import memory_table, replay_table
+from bench.replay_table import memory_table, replay_overview, replay_table
 
 
 def cells(table: str, row: int = 0) -> list[str]:
@@ -22,7 +22,8 @@ def test_an_operation_is_compared_with_the_peers_that_can_do_it() -> None:
         {"ours": figures(20_000.0), "sb3": figures(10_000.0)},
         {"ours": figures(10_000.0), "sb3": figures(4_000.0)},
     ]
-    text = replay_table({"uniform": Measurement(rounds, 3.0, "a machine")})
+    measurement = Measurement(rounds, 3.0, "a machine; threads 1")
+    text = replay_table({"uniform": measurement})
     assert cells(text, 0) == [
         "`uniform`",
         "ours",
@@ -32,7 +33,9 @@ def test_an_operation_is_compared_with_the_peers_that_can_do_it() -> None:
         "1,000,000",
     ]
     assert cells(text, 1) == ["`uniform`", "Stable-Baselines3", "142.9 µs", "", "", "1,000,000"]
-    assert "`uniform`: medians of 2 rounds of 3 s on a machine." in text
+    assert "- `uniform`: medians of 2 rounds of 3 s, 1 thread." in text
+    overview = replay_overview({"one": {"uniform": measurement}})
+    assert "| `uniform` beside Stable-Baselines3 | 2.25 |\n\n- `uniform`: draw 256" in overview
     assert "`insert`" not in text
 
 

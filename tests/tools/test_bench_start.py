@@ -28,9 +28,12 @@ def test_times_are_shown_beside_the_peer_of_their_round() -> None:
         {"first": {"rate": 1 / 30, "seconds": 30.0}, "sb3": {"rate": 1 / 60, "seconds": 60.0}},
         {"first": {"rate": 1 / 10, "seconds": 10.0}, "sb3": {"rate": 1 / 50, "seconds": 50.0}},
     ]
-    found = Measurement(rounds, 0.0, "a machine").as_dict()
+    found = Measurement(rounds, 0.0, "a machine; threads 1").as_dict()
     text = start.render({"ppo-cartpole": found})
     assert "| `ppo-cartpole` | the first time | 20.0 s | **0.35** (0.50, 0.20) |" in text
     assert "later" not in text
-    assert "medians of 2 rounds on a machine" in text
+    assert "- `ppo-cartpole`: medians of 2 rounds, 1 thread." in text
+    overview = start.overview({"Intel(R) Xeon(R) Processor": {"ppo-cartpole": found}})
+    assert "| run | Intel Xeon |" in overview
+    assert "| `ppo-cartpole`, the first time | 0.35 |\n\n" in overview
     assert start.render({}) == "Nothing was measured yet."

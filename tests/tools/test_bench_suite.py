@@ -7,6 +7,7 @@ import pytest
 from bench import replay, speed
 from bench.child import ChildError, Json
 from bench.machine import processor
+from bench.markdown import folded
 from bench.measurement import (
     Figures,
     Found,
@@ -43,7 +44,11 @@ class Parts:
         page.write_text("<!-- toy:begin -->\n<!-- toy:end -->\n", encoding="utf-8")
         parser = suite_parser("toy", None, parts, seconds=2.5)
         where = ["--results", str(folder / "toy.json"), "--page", str(page)]
-        return run_suite("toy", parts, render, parser.parse_args([*arguments, *where]))
+        return run_suite("toy", parts, render, parser.parse_args([*arguments, *where]), overview)
+
+
+def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
+    return f"of {', '.join(results)}"
 
 
 def render(results: Mapping[str, Json]) -> str:
@@ -57,7 +62,7 @@ def test_parts_are_measured_in_order_and_kept(tmp_path: Path) -> None:
     kept = {"first": {"seconds": 2.5}, "second": {"rounds": 3}}
     assert read_results(tmp_path / "toy.json") == {processor(): kept}
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert f"**{processor()}**\n\nkept {kept}" in page
+    assert f"of {processor()}\n\n{folded(processor(), f'kept {kept}')}" in page
 
 
 def test_only_what_is_asked_for_is_measured_anew(tmp_path: Path) -> None:
@@ -75,7 +80,8 @@ def test_a_table_is_made_of_what_is_kept(tmp_path: Path) -> None:
     parts = Parts()
     assert parts.run(tmp_path, "--table") == 0
     assert parts.measured == []
-    content = "**another**\n\nkept {'first': 2}\n\n**one**\n\nkept {'second': 1}"
+    details = [folded("another", "kept {'first': 2}"), folded("one", "kept {'second': 1}")]
+    content = "\n\n".join(("of another, one", *details))
     assert content in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 

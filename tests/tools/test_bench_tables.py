@@ -6,7 +6,7 @@ from bench.learning_table import learning_table, summarize
 from bench.measurement import Measurement
 from bench.plan import Key, PlanRow
 from bench.results import Record
-from bench.speed_table import import_line, speed_table
+from bench.speed_table import import_line, speed_overview, speed_table
 
 ROW = PlanRow(
     algorithm="ppo",
@@ -164,7 +164,7 @@ def test_ratios_are_taken_within_rounds() -> None:
         {"ours": figures(90.0), "sb3": figures(30.0), "sbx": figures(60.0)},
         {"ours": figures(10.0), "sb3": figures(10.0)},
     ]
-    measurement = Measurement(rounds, 5.0, "a machine")
+    measurement = Measurement(rounds, 5.0, "a machine; threads 2")
     assert measurement.ratios("ours", "sb3") == [2.0, 3.0, 1.0]
     assert Measurement.from_dict(measurement.as_dict()) == measurement
     text = speed_table({"ppo-cartpole": measurement})
@@ -179,7 +179,9 @@ def test_ratios_are_taken_within_rounds() -> None:
     ]
     assert cells(text, 1)[2:] == ["failed", "-", "-", "-", "-"]
     assert cells(text, 2)[1:5] == ["Stable-Baselines3", "30 steps/s", "", ""]
-    assert "medians of 3 rounds of 5 s on a machine." in text
+    assert "- `ppo-cartpole`: medians of 3 rounds of 5 s, 2 threads.\n\nMeasured on a mac" in text
+    overview = speed_overview({"one": {}, "other": {"ppo-cartpole": measurement}})
+    assert "| `ppo-cartpole` | - | 2.00 (1.50) |\n\n- `ppo-cartpole`: PPO" in overview
 
 
 def test_nothing_measured_is_said() -> None:

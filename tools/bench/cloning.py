@@ -16,7 +16,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench.child import ChildError, Json, run_child
-from bench.machine import machine_line, source_version
+from bench.machine import machine_line, measured_on, source_version
 from bench.markdown import table, write_block
 
 _HERE = Path(__file__).resolve().parent
@@ -77,8 +77,7 @@ def cloning_table(rows: Sequence[Row], records: Sequence[Row]) -> str:
         lines.append(cells)
     if not lines:
         return "Nothing was run yet."
-    measured = "\n".join(f"Measured on: {machine}." for machine in machines)
-    return f"{table(_HEADER, lines, left=2)}\n\n{measured}"
+    return f"{table(_HEADER, lines, left=2)}\n\n{measured_on(machines)}"
 
 
 def share(mean: float, expert: float) -> float:

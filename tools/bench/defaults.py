@@ -15,6 +15,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench.learning import add_run_options, run_missing
 from bench.learning_table import short_count
+from bench.machine import measured_on
 from bench.markdown import table, write_block
 from bench.plan import Key, PlanError, PlanRow, select_rows, select_runs
 from bench.results import Record, read_records, records_of
@@ -114,8 +115,7 @@ def defaults_table(rows: Iterable[PlanRow], records: Mapping[Key, Record]) -> st
         machines.update(dict.fromkeys(record.machine for record in found))
     if not lines:
         return "Nothing was run yet."
-    measured = "\n".join(f"Measured on: {machine}." for machine in machines)
-    return f"{table(_HEADER, lines, left=3)}\n\n{measured}"
+    return f"{table(_HEADER, lines, left=3)}\n\n{measured_on(machines)}"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ meanwhile. The whole takes some 20 minutes.
 """
 
 import argparse
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,9 +23,10 @@ from bench.measurement import (
     Measurement,
     measure_in_turn,
     measurements_of,
+    median_cell,
     settings_lines,
 )
-from bench.suite import Part, run_suite, suite_parser
+from bench.suite import Part, processor_table, run_suite, suite_parser
 
 ENVS: Mapping[str, str | None] = {
     "cartpole": "CartPole-v1",
@@ -67,9 +67,6 @@ ADDED_TO: Mapping[str, str] = {
 _ADDED_COUNT = 8
 _ADDED_GOAL_US = 10.0
 
-_RATIOS_OF = "ours-async"
-_RATIOS_TO = ("gymnasium-async", "sb3-subproc")
-
 _NATIVE = ("cartpole",)
 _POOLED = ("cartpole", "half-cheetah", "pong")
 
@@ -93,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = suite_parser("envs", __doc__, parts, seconds=1.5)
     parser.set_defaults(rounds=2)
     parser.add_argument("--system", action="append", choices=SYSTEMS, help="may be repeated")
-    return run_suite("envs", parts, render, parser.parse_args(arguments))
+    return run_suite("envs", parts, render, parser.parse_args(arguments), overview)
 
 
 def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
@@ -138,13 +135,36 @@ def measure_added(options: argparse.Namespace) -> Found:
     )
 
 
+def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
+    """Render how our processes compare with others, and what is added to a step, by processor."""
+    return processor_table("environment", {name: _cells(kept) for name, kept in results.items()})
+
+
+def _cells(results: Mapping[str, Json]) -> dict[str, str]:
+    cells = {}
+    for env in ENVS:
+        for count in COUNTS:
+            found = measurements_of(results, [name := f"{env}-{count}"])
+            sb3, gymnasium = (
+                median_cell(found[name].ratios("ours-async", peer)) if found else "-"
+                for peer in ("sb3-subproc", "gymnasium-async")
+            )
+            cells[f"`{env}`, {count} at once"] = sb3 if gymnasium == "-" else f"{sb3} ({gymnasium})"
+    added = measurements_of(results, [ADDED]).get(ADDED)
+    for system, bare_system in ADDED_TO.items():
+        microseconds = added.median(system, "added_us") if added else None
+        told = "-" if microseconds is None else f"{microseconds:.1f} µs"
+        cells[f"added to a step of {SYSTEMS[bare_system]}"] = told
+    return cells
+
+
 def render(results: Mapping[str, Json]) -> str:
     """Render everything that was measured."""
     found = measurements_of(results, [f"{env}-{count}" for env in ENVS for count in COUNTS])
     added = measurements_of(results, [ADDED])
     if not found and not added:
         return "Nothing was measured yet."
-    parts = [_rates(found), _ratios(found), *map(_added_line, added.values())]
+    parts = [_rates(found), *map(_added_line, added.values())]
     return "\n\n".join(part for part in (*parts, settings_lines({**found, **added})) if part)
 
 
@@ -161,23 +181,6 @@ def _rates(found: Mapping[str, Measurement]) -> str:
                 rows.append([f"`{env}`", SYSTEMS[system], *cells])
     head = ["environment", "system", *(f"{count} at once" for count in COUNTS)]
     return table(head, rows, left=2) if rows else ""
-
-
-def _ratios(found: Mapping[str, Measurement]) -> str:
-    """Say how fast our processes are beside others."""
-    lines = []
-    for env in ENVS:
-        for peer in _RATIOS_TO:
-            cells = [
-                f"{statistics.median(ratios):.2f} with {count}"
-                for count in COUNTS
-                if (name := f"{env}-{count}") in found
-                and (ratios := found[name].ratios(_RATIOS_OF, peer))
-            ]
-            if cells:
-                title = f"- `{env}`, {SYSTEMS[_RATIOS_OF]}, times {SYSTEMS[peer]}"
-                lines.append(f"{title}: {', '.join(cells)}.")
-    return "\n".join(lines)
 
 
 def _added_line(found: Measurement) -> str:

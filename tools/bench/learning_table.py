@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.machine import measured_on
 from bench.markdown import table
 from bench.plan import OURS, PEER, Key, PlanRow
 from bench.results import Record, records_of
@@ -88,8 +89,7 @@ def learning_table(rows: Sequence[PlanRow], records: Mapping[Key, Record]) -> st
             machines.update(dict.fromkeys(run.machine for runs in found.values() for run in runs))
     if not lines:
         return "Nothing was run yet."
-    measured = "\n".join(f"Measured on: {machine}." for machine in machines)
-    return f"{table(_HEADER, lines, left=4)}\n\n{measured}"
+    return f"{table(_HEADER, lines, left=4)}\n\n{measured_on(machines)}"
 
 
 def _line(row: PlanRow, summaries: Mapping[str, Summary]) -> list[str]:

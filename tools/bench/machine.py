@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -36,6 +37,23 @@ def machine_line(threads: int, device: str = "cpu") -> str:
     parts += [f"{name} {version}" for name in _LIBRARIES if (version := _version(name))]
     parts.append(f"threads {threads}")
     return "; ".join(parts)
+
+
+def measured_on(lines: Iterable[str]) -> str:
+    """Describe several machines in one sentence, each processor and each version once.
+
+    Args:
+        lines: of `machine_line`.
+    """
+    machines: dict[str, None] = {}
+    versions: dict[str, dict[str, None]] = {}
+    for line in lines:
+        machine, *others = line.split("; ")
+        machines[machine.replace(", ", " with ")] = None
+        for name, version in (other.rsplit(" ", 1) for other in others):
+            versions.setdefault(name, {})[version] = None
+    told = [" ".join((name, " or ".join(each))) for name, each in versions.items()]
+    return f"Measured on {'; '.join((', '.join(machines), *told))}."
 
 
 def hardware(device: str) -> str:

@@ -17,6 +17,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> st
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def folded(title: str, content: str) -> str:
+    """Return a part of a page that readers open by a click on its title."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{content.strip()}\n\n</details>'
+
+
 def replace_block(text: str, name: str, content: str) -> str:
     """Exchange what stands between the markers of a block.
 

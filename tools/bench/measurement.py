@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from bench.child import ChildError, Json, run_child
+from bench.machine import measured_on
 
 Figures: TypeAlias = Mapping[str, float]
 """What one process measured, by name."""
@@ -143,18 +144,27 @@ def ratio_cell(ratios: Sequence[float]) -> str:
     if not ratios:
         return "-"
     each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    return f"**{statistics.median(ratios):.2f}** ({each})"
+    return f"**{median_cell(ratios)}** ({each})"
+
+
+def median_cell(ratios: Sequence[float]) -> str:
+    """Render the median of ratios."""
+    return f"{statistics.median(ratios):.2f}" if ratios else "-"
 
 
 def settings_lines(measurements: Mapping[str, Measurement]) -> str:
     """Say how and on what was measured, with one line for all that have this in common."""
     by_setting: dict[str, list[str]] = {}
+    machines: list[str] = []
     for name, found in measurements.items():
         rounds = "one round" if len(found.rounds) == 1 else f"{len(found.rounds)} rounds"
         span = f" of {found.seconds:g} s" if found.seconds else ""
-        setting = f"medians of {rounds}{span} on {found.machine}."
+        machine, _, threads = found.machine.partition("; threads ")
+        setting = f"medians of {rounds}{span}, {threads} thread{'s' if threads != '1' else ''}."
         by_setting.setdefault(setting, []).append(f"`{name}`")
-    return "\n".join(f"{', '.join(names)}: {setting}" for setting, names in by_setting.items())
+        machines.append(machine)
+    lines = [f"- {', '.join(names)}: {setting}" for setting, names in by_setting.items()]
+    return "\n".join((*lines, "", measured_on(machines)))
 
 
 def read_results(path: Path) -> dict[str, Json]:

@@ -30,7 +30,7 @@ import rl_train
 from bench.child import Json
 from bench.curve import Numbers
 from bench.learning_curves import Band, Style, band, draw_figure
-from bench.machine import machine_line
+from bench.machine import machine_line, measured_on
 from bench.markdown import table, write_block
 from bench.measurement import Found, Measurement, ratio_cell, read_results
 from bench.suite import Part, run_suite, suite_parser
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.only = missing if options.learning else list(_SPEED)
         options.table = options.table or not options.only
     torch.set_num_threads(options.threads)
-    status = run_suite("meta", parts, render, options, by_processor=False)
+    status = run_suite("meta", parts, render, options, overview=None)
     draw_curves(read_results(options.results), options.page.parent)
     return status
 
@@ -330,14 +330,17 @@ def render(results: Mapping[str, Json]) -> str:
         head = [f"meta-update of `{algorithm}`", "time", "speed beside the last row"]
         blocks += [
             table(head, rows, left=1),
-            f"Rounds: {len(found.rounds)}; medians on {found.machine}.",
+            f"Medians of {len(found.rounds)} rounds. {measured_on([found.machine])}",
         ]
     recorded = {name: runs for name in LEARNERS if (runs := _runs(name, results))}
     if recorded:
         rows = [_row(LEARNERS[name], runs) for name, runs in recorded.items()]
         blocks.append(table([*_HEAD, *_STAGES, "gained by the first step"], rows, left=2))
-        machines = {str(cast("Mapping[str, Json]", results[name])["machine"]) for name in recorded}
-        blocks.append(f"Measured on: {'; '.join(sorted(machines))}.")
+        blocks.append(
+            measured_on(
+                str(cast("Mapping[str, Json]", results[name])["machine"]) for name in recorded
+            )
+        )
     return "\n\n".join(blocks) or "Nothing was measured yet."
 
 

@@ -18,7 +18,7 @@ from bench.child import ChildError, Json, run_child
 from bench.machine import machine_line
 from bench.measurement import Figures, Found, Job, measure_in_turn, measurements_of
 from bench.replay_operations import MEMORY, OPERATIONS, SYSTEMS
-from bench.replay_table import memory_table, replay_table
+from bench.replay_table import memory_table, replay_overview, replay_table
 from bench.suite import Part, run_suite, suite_parser
 
 _MILLION = 1_000_000
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts[_MEMORY] = measure_memory
     parser = suite_parser("replay", __doc__, parts, seconds=3.0)
     parser.add_argument("--size", type=int, default=_MILLION, help="transitions in each buffer")
-    return run_suite("replay", parts, render, parser.parse_args(arguments))
+    return run_suite("replay", parts, render, parser.parse_args(arguments), overview)
 
 
 def measure_operation(name: str, options: argparse.Namespace) -> Found:
@@ -65,6 +65,13 @@ def measure_memory(options: argparse.Namespace) -> Found:
             print(f"memory of {data}: {SYSTEMS[system]} {count:,.0f} bytes", flush=True)
     is_complete = all(len(found[data]) == len(systems) for data, systems in MEMORY.items())
     return Found(cast("Json", found), is_complete)
+
+
+def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
+    """Render how every processor's ratios compare."""
+    return replay_overview(
+        {processor: measurements_of(found, OPERATIONS) for processor, found in results.items()}
+    )
 
 
 def render(results: Mapping[str, Json]) -> str:

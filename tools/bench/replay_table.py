@@ -3,10 +3,32 @@
 from collections.abc import Mapping
 
 from bench.markdown import table
-from bench.measurement import Measurement, ratio_cell, settings_lines
+from bench.measurement import Measurement, median_cell, ratio_cell, settings_lines
 from bench.replay_operations import DATA, MEMORY, OPERATIONS, SYSTEMS
+from bench.suite import processor_table
 
 _PEERS = ("sb3", "cpprb")
+
+
+def replay_overview(measurements: Mapping[str, Mapping[str, Measurement]]) -> str:
+    """Render how fast ours is beside its peers, and what the operations are.
+
+    Args:
+        measurements: by processor, and by name of the operation.
+    """
+    columns = {
+        processor: {
+            f"`{name}` beside {SYSTEMS[peer]}": median_cell(found[name].ratios("ours", peer))
+            if name in found
+            else "-"
+            for name, operation in OPERATIONS.items()
+            for peer in _PEERS
+            if peer in operation.systems
+        }
+        for processor, found in measurements.items()
+    }
+    titles = [f"- `{name}`: {operation.title}" for name, operation in OPERATIONS.items()]
+    return "\n\n".join((processor_table("operation", columns), "\n".join(titles)))
 
 
 def replay_table(measurements: Mapping[str, Measurement]) -> str:
@@ -24,8 +46,7 @@ def replay_table(measurements: Mapping[str, Measurement]) -> str:
     if not rows:
         return "Nothing was measured yet."
     header = ["operation", "system", "time", "x SB3", "x cpprb", "transitions"]
-    titles = [f"- `{name}`: {OPERATIONS[name].title}" for name in known]
-    return "\n\n".join([table(header, rows, left=2), "\n".join(titles), settings_lines(known)])
+    return "\n\n".join((table(header, rows, left=2), settings_lines(known)))
 
 
 def memory_table(measured: Mapping[str, Mapping[str, float]]) -> str:

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 from bench.child import Json, run_child
 from bench.machine import machine_line
 from bench.measurement import Figures, Found, Job, measure_in_turn, measurements_of
-from bench.speed_table import import_line, speed_table
+from bench.speed_table import import_line, speed_overview, speed_table
 from bench.suite import Part, run_suite, suite_parser
 from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = suite_parser("speed", __doc__, parts, seconds=20.0)
     parser.add_argument("--threads", type=int, help="instead of each workload's own")
     parser.add_argument("--device", default="cpu", help="of the networks, such as cuda")
-    return run_suite("speed", parts, render, parser.parse_args(arguments))
+    return run_suite("speed", parts, render, parser.parse_args(arguments), overview)
 
 
 def measure_workload(name: str, options: argparse.Namespace) -> Found:
@@ -74,6 +74,13 @@ def measure_import(options: argparse.Namespace) -> Found:
     repetitions = [run_child("import", {}, 1) for _ in range(_IMPORT_REPETITIONS + 1)][1:]
     found = {name: [one[name] for one in repetitions] for name in ("torch", "rl_core")}
     return Found(cast("Json", found), is_complete=True)
+
+
+def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
+    """Render how every processor's ratios compare."""
+    return speed_overview(
+        {processor: measurements_of(found, WORKLOADS) for processor, found in results.items()}
+    )
 
 
 def render(results: Mapping[str, Json]) -> str:

@@ -4,10 +4,30 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from bench.markdown import table
-from bench.measurement import Measurement, Round, ratio_cell, settings_lines
+from bench.measurement import Measurement, Round, median_cell, ratio_cell, settings_lines
+from bench.suite import processor_table
 from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
 _PEERS = {"sb3": "x SB3", "sbx": "x SBX"}
+
+
+def speed_overview(measurements: Mapping[str, Mapping[str, Measurement]]) -> str:
+    """Render how fast compiled training is beside its peers, and what the workloads are.
+
+    Args:
+        measurements: by processor, and by name of the workload.
+    """
+    columns = {
+        processor: {f"`{name}`": _ratios(found.get(name)) for name in WORKLOADS}
+        for processor, found in measurements.items()
+    }
+    titles = [f"- `{name}`: {workload.title}" for name, workload in WORKLOADS.items()]
+    return "\n\n".join((processor_table("workload", columns), "\n".join(titles)))
+
+
+def _ratios(found: Measurement | None) -> str:
+    sb3, sbx = (median_cell(found.ratios("ours", peer)) if found else "-" for peer in _PEERS)
+    return sb3 if sbx == "-" else f"{sb3} ({sbx})"
 
 
 def speed_table(measurements: Mapping[str, Measurement]) -> str:
@@ -25,9 +45,8 @@ def speed_table(measurements: Mapping[str, Measurement]) -> str:
         return "Nothing was measured yet."
     header = ["workload", "system", "speed", *_PEERS.values(), "warm after", "peak memory"]
     known = {name: found for name, found in measurements.items() if name in WORKLOADS}
-    titles = [f"- `{name}`: {WORKLOADS[name].title}" for name in WORKLOADS if name in known]
     limits = [_limit_line(name, found) for name, found in known.items() if _has_products(found)]
-    parts = [table(header, rows, left=2), "\n".join(titles), "\n".join(limits)]
+    parts = [table(header, rows, left=2), "\n".join(limits)]
     return "\n\n".join(part for part in (*parts, settings_lines(known)) if part)
 
 
@@ -64,7 +83,7 @@ def _limit_line(name: str, measurement: Measurement) -> str:
         f"{title} {100.0 * statistics.median(each):.0f} %" for title, each in shares.items() if each
     )
     return (
-        f"Matrix-product limit of `{name}`: {flops / 1e6:.0f} MFLOP per step, at "
+        f"- Matrix-product limit of `{name}`: {flops / 1e6:.0f} MFLOP per step, at "
         f"{mkl / 1e9:.0f} GFLOP/s (MKL) or {onednn / 1e9:.0f} (oneDNN), the faster of which allows "
         f"{limit:,.0f} steps/s. Reached: {reached}."
     )

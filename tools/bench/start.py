@@ -28,10 +28,11 @@ from bench.measurement import (
     Found,
     Measurement,
     measurements_of,
+    median_cell,
     ratio_cell,
     settings_lines,
 )
-from bench.suite import Part, run_suite, suite_parser
+from bench.suite import Part, processor_table, run_suite, suite_parser
 
 SIDES: Mapping[str, str] = {
     "first": "the first time",
@@ -110,7 +111,7 @@ RUNS: Mapping[str, Whole] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parts: dict[str, Part] = {name: partial(measure_run, name) for name in RUNS}
     parser = suite_parser("start", __doc__, parts)
-    return run_suite("start", parts, render, parser.parse_args(arguments))
+    return run_suite("start", parts, render, parser.parse_args(arguments), overview)
 
 
 def measure_run(name: str, options: argparse.Namespace) -> Found:
@@ -172,6 +173,26 @@ def train_peer(name: str) -> None:
     evaluate(model, make_vec_env(run.env, seed=2), _NUM_EPISODES)
 
 
+def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
+    """Render how every processor's parts of Stable-Baselines3's time compare, and the commands."""
+    columns = {
+        processor: {
+            f"`{name}`, {SIDES[side]}": median_cell(found[name].ratios("sb3", side))
+            if name in found
+            else "-"
+            for name in RUNS
+            for side in ("first", "later")
+        }
+        for processor, kept in results.items()
+        for found in [measurements_of(kept, RUNS)]
+    }
+    titles = [
+        f"- `{name}`: `rl train {run.algorithm} {run.env} --total-steps {run.steps}`."
+        for name, run in RUNS.items()
+    ]
+    return "\n\n".join((processor_table("run", columns), "\n".join(titles)))
+
+
 def render(results: Mapping[str, Json]) -> str:
     """Render everything that was measured."""
     found = measurements_of(results, RUNS)
@@ -183,13 +204,8 @@ def render(results: Mapping[str, Json]) -> str:
         for side in SIDES
         if (seconds := measured.median(side, "seconds")) is not None
     ]
-    titles = [
-        f"- `{name}`: `rl train {run.algorithm} {run.env} --total-steps {run.steps}`."
-        for name, run in RUNS.items()
-        if name in found
-    ]
     head = table(["run", "system", "time", "part of SB3's time"], rows, left=2)
-    return "\n\n".join([head, "\n".join(titles), settings_lines(found)])
+    return "\n\n".join((head, settings_lines(found)))
 
 
 if __name__ == "__main__":

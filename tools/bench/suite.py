@@ -7,7 +7,7 @@ from typing import TypeAlias, cast
 
 from bench.child import Json, termination_interrupts
 from bench.machine import hardware
-from bench.markdown import write_block
+from bench.markdown import folded, table, write_block
 from bench.measurement import Found, read_results, write_results
 
 _HERE = Path(__file__).resolve().parent
@@ -49,8 +49,7 @@ def run_suite(
     parts: Mapping[str, Part],
     render: Callable[[Mapping[str, Json]], str],
     options: argparse.Namespace,
-    *,
-    by_processor: bool = True,
+    overview: Callable[[Mapping[str, Mapping[str, Json]]], str] | None,
 ) -> int:
     """Measure the chosen parts, keep each when it ends, and write the block of the page.
 
@@ -59,8 +58,9 @@ def run_suite(
         parts: by name, in their order.
         render: makes Markdown of everything that is kept, by part.
         options: of `suite_parser`.
-        by_processor: keep and show what each kind of processor measured, since ratios depend on it,
-            and what each GPU did with it.
+        overview: makes Markdown of what each kind of processor measured, by its name, which stands
+            above the details of each; ratios depend on the processor, and on the GPU if there is
+            one. None where they do not, and the last measurement of each part is all that is kept.
 
     Returns:
         An exit status; 1 when something failed.
@@ -75,7 +75,7 @@ def run_suite(
                 found = parts[part](options)
                 # read only now: a command beside this one may have measured other parts meanwhile
                 results = read_results(options.results)
-                if by_processor:
+                if overview:
                     kind = hardware(options.device)
                     own = cast("dict[str, Json]", results.get(kind, {}))
                     results[kind] = {**own, part: found.values}
@@ -88,18 +88,36 @@ def run_suite(
         print("stopped; what was measured to its end is kept", flush=True)
         return 130
     results = read_results(options.results)
-    content = render_by_processor(results, render) if by_processor else render(results)
+    content = render_by_processor(results, render, overview) if overview else render(results)
     print(f"\n{content}\n")
     write_block(options.page, name, content)
     return status
 
 
 def render_by_processor(
-    results: Mapping[str, Json], render: Callable[[Mapping[str, Json]], str]
+    results: Mapping[str, Json],
+    render: Callable[[Mapping[str, Json]], str],
+    overview: Callable[[Mapping[str, Mapping[str, Json]]], str],
 ) -> str:
-    """Render what each kind of processor measured, below its name."""
-    blocks = [
-        f"**{name}**\n\n{render(cast('Mapping[str, Json]', found))}"
-        for name, found in sorted(results.items())
+    """Render an overview, and below it what each kind of processor measured."""
+    if not results:
+        return "Nothing was measured yet."
+    known = cast("dict[str, Mapping[str, Json]]", dict(sorted(results.items())))
+    details = [folded(name, render(found)) for name, found in known.items()]
+    return "\n\n".join((overview(known), *details))
+
+
+def processor_table(head: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Render what each kind of processor measured side by side.
+
+    Args:
+        head: of the first column.
+        columns: by processor the cells by their row, ``-`` for what was not measured.
+    """
+    rows = [
+        [name, *(cells[name] for cells in columns.values())]
+        for name in next(iter(columns.values()))
+        if any(cells[name] != "-" for cells in columns.values())
     ]
-    return "\n\n".join(blocks) or "Nothing was measured yet."
+    titles = [name.replace("(R)", "").replace(" Processor", "") for name in columns]
+    return table([head, *titles], rows, left=1)
