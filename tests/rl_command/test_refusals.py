@@ -47,7 +47,7 @@ def run_copy(trained_run: Path, tmp_path: Path) -> Path:
         ("train", ["ALGO is missing", "rl train ppo CartPole-v1"]),
         ("train ppo", ["ENV is missing"]),
         ("train ppo CartPole-v1 --total-steps", ["argument --total-steps: expected one argument"]),
-        ("train ppo CartPole-v1 --total-steps many", ["--total-steps", "'many'", "int"]),
+        ("train ppo CartPole-v1 --total-steps many", ["--total-steps", "'many'", "a whole number"]),
         (
             "train ppo CartPole-v1 --total-steps 9 --total-updates 2",
             ["--total-steps and --total-updates contradict each other; give just one"],
@@ -185,7 +185,7 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ),
         (
             "ppo CartPole-v1 --actor.hidden-sizes 64 abc",
-            ["--actor.hidden-sizes[1]: got 'abc'", "expected int"],
+            ["--actor.hidden-sizes[1]: got 'abc'", "expected a whole number"],
         ),
         ("ppo CartPole-v1 --algorithm.gamma linear(1", ["--algorithm.gamma", "linear(1"]),
         (

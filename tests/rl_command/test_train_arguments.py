@@ -273,7 +273,7 @@ def test_options_without_a_default_are_given_like_others(
     line = ("thirsty", "CartPole-v1")
     recipe = read_train_request([*line, "--algorithm.water", "2"]).recipe
     assert recipe.algorithm.kwargs == {"vigour": 0.5, "soil": "sand", "water": 2.0}
-    assert "algorithm.water: missing; expected float" in refused("train", *line)
+    assert "algorithm.water: missing; expected a number" in refused("train", *line)
     status, out, _ = rl("train", *line, "--help")
     assert status == 0
     assert "--algorithm.water FLOAT Litres a day" in " ".join(out.replace("│", " ").split())

@@ -109,12 +109,12 @@ def test_what_does_not_fit_is_refused_by_the_option_it_was_given_to(
         (
             tuple[int, ...],
             "[64, x]",
-            "expected a list of int; it is not valid JSON (Expecting value",
+            "expected a list of whole numbers; it is not valid JSON (Expecting value",
         ),
         (
             tuple[str, ...],
             "[a, b]",
-            "expected a list of str; it is not valid JSON (Expecting value",
+            "expected a list of text; it is not valid JSON (Expecting value",
         ),
         (Mapping[str, Json], "[" * 100_000, "it is not valid JSON (maximum recursion depth"),
         (Mapping[str, Json], "{}\nb = 1", "it is not valid TOML (too many values"),

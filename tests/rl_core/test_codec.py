@@ -102,13 +102,13 @@ def test_integers_become_floats_and_nothing_else_is_converted() -> None:
     value = decode(float, 3)
     assert value == 3.0
     assert isinstance(value, float)
-    refused(float, True, "expected float", "True (bool)")
-    refused(float, "3", "expected float")
-    refused(int, True, "expected int")
-    refused(int, 3.0, "expected int", "3.0 (float)")
-    refused(bool, 1, "expected bool")
-    refused(str, 1, "expected str")
-    refused(float, 10**400, "expected float")
+    refused(float, True, "expected a number", "True (bool)")
+    refused(float, "3", "expected a number")
+    refused(int, True, "expected a whole number")
+    refused(int, 3.0, "expected a whole number", "3.0 (float)")
+    refused(bool, 1, "expected true or false")
+    refused(str, 1, "expected text")
+    refused(float, 10**400, "expected a number")
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -133,7 +133,7 @@ def test_unknown_field_names_its_path_and_the_nearest() -> None:
 
 def test_missing_required_field_is_named() -> None:
     refused(
-        Options, {}, "algorithm.learning_rate: missing", "float or a schedule", path="algorithm"
+        Options, {}, "algorithm.learning_rate: missing", "a number or a schedule", path="algorithm"
     )
 
 
@@ -141,9 +141,11 @@ def test_wrong_types_name_path_got_and_expected() -> None:
     refused(
         Options, {"learning_rate": 1, "hidden_sizes": [64, "x"]}, "hidden_sizes[1]", "'x' (str)"
     )
-    refused(Options, {"learning_rate": 1, "hidden_sizes": 64}, "hidden_sizes", "a list of int")
-    refused(Options, {"learning_rate": 1, "betas": [0.9]}, "betas", "exactly [float, float]")
-    refused(Options, {"learning_rate": 1, "weights": {"a": "b"}}, "weights.a", "expected float")
+    refused(
+        Options, {"learning_rate": 1, "hidden_sizes": 64}, "hidden_sizes", "a list of whole numbers"
+    )
+    refused(Options, {"learning_rate": 1, "betas": [0.9]}, "betas", "exactly [a number, a number]")
+    refused(Options, {"learning_rate": 1, "weights": {"a": "b"}}, "weights.a", "expected a number")
     refused(Options, {"learning_rate": 1, "weights": {1: 0.5}}, "weights", "key 1")
     refused(
         Options, {"learning_rate": 1, "inner": []}, "inner", "a table of the options size, rate"
@@ -166,8 +168,15 @@ def test_a_union_takes_the_member_that_fits() -> None:
     assert decode(Single, {"value": "none"}).value is None
     assert decode(Single, {"value": None}).value is None
     assert decode(tuple[int, ...] | tuple[float, ...], [1, 0.5]) == (1.0, 0.5)
-    refused(tuple[int, ...] | tuple[float, ...], ["a"], "a list of int or a list of float")
-    refused(Single, {"value": True}, "value: got True (bool)", "float or int or str or 'none'")
+    refused(
+        tuple[int, ...] | tuple[float, ...], ["a"], "a list of whole numbers or a list of numbers"
+    )
+    refused(
+        Single,
+        {"value": True},
+        "value: got True (bool)",
+        "a number or a whole number or text or 'none'",
+    )
 
 
 def test_the_text_none_is_refused_where_it_would_be_lost() -> None:

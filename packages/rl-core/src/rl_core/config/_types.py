@@ -1,6 +1,7 @@
 """Which declared types plain data can express, and how they are called in messages."""
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -170,8 +171,8 @@ def describe(type_: object) -> str:
     if origin is Literal:
         return " or ".join(repr(choice) for choice in arguments)
     if origin in (list, tuple, Sequence) and (origin is not tuple or Ellipsis in arguments):
-        item = describe(arguments[0])
-        return f"a list of {f'tables{item[7:]}' if item.startswith('a table') else item}"
+        item = re.sub("^a (table|number|whole number)", r"\1s", describe(arguments[0]))
+        return f"a list of {item}"
     if origin is tuple:
         return f"a list of exactly [{', '.join(describe(item) for item in arguments)}]"
     if origin in (dict, Mapping):
@@ -180,4 +181,9 @@ def describe(type_: object) -> str:
         return "a schedule such as 'linear(0.0003, 0.0)'"
     if is_dataclass(type_):
         return f"a table of the options {', '.join(field_types(cast('type[object]', type_)))}"
+    if type_ in _WORDS:
+        return _WORDS[type_]
     return type_.__name__ if isinstance(type_, type) else str(type_)
+
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
