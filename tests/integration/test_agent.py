@@ -165,6 +165,11 @@ def test_no_two_sections_share_an_option(algorithm: str) -> None:
     [
         ({"learning_rate": math.nan}, "learning_rate: got nan; expected a finite number"),
         ({"n_steps": 128}, r"unknown option 'n_steps'; did you mean 'num_steps'\?"),
+        ({"tau": 0.1}, "unknown option 'tau'; it is an option of other parts: ddpg, dqn, droq"),
+        (
+            {"options": {"storage": {"size": 9}}},
+            "storage.size: rollout has no such option; others have it: replay",
+        ),
         ({"net_arch": [64]}, r"unknown option 'net_arch'; did you mean 'hidden_sizes'\?"),
         ({"frobnicate": 1}, r"unknown option 'frobnicate'; make\(\.\.\.\)\.recipe shows all"),
         ({"verbose": 1}, "'verbose'; progress is an argument of train"),

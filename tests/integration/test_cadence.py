@@ -1,7 +1,8 @@
 """When off-policy algorithms act at random, when they learn, and how often."""
 
+import io
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import gymnasium
@@ -18,7 +19,7 @@ from rl_envs import as_vec_env, make_gym_vec
 from rl_storages import ReplayBuffer
 from rl_testing.scripted import WalkVecEnv
 from rl_testing.stateful import check_same_state
-from rl_train import Callback, Trainer, TrainerConfig, make
+from rl_train import Callback, Progress, Trainer, TrainerConfig, make
 from rl_train.storage_files import storage_of
 from support.envs import LateWalkVecEnv, counting_envs
 
@@ -272,3 +273,17 @@ def test_every_algorithm_keeps_its_ratio(name: str) -> None:
     agent.close()
     steps = [count - before for (_, before), (_, count) in pairwise(diary.entries)]
     assert set(steps) == {4}
+
+
+def test_time_left_is_told_once_the_run_learns() -> None:
+    stream, seconds = io.StringIO(), count()
+    agent = make(
+        "dqn", "CartPole-v1", update_after=40, minibatch_size=8, hidden_sizes=[8], compile="off"
+    )
+    progress = Progress("log", stream, clock=lambda: float(next(seconds)))
+    agent.train(total_steps=80, callbacks=[progress], progress=False)
+    lines = [line for line in stream.getvalue().splitlines() if "evaluating" not in line]
+    for line in lines:
+        steps = int(line.split()[0])
+        assert ("left" in line) == (40 < steps < 80)
+    assert any(" s left" in line for line in lines)

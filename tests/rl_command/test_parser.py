@@ -162,7 +162,7 @@ def test_only_a_flag_without_a_section_may_mean_a_place() -> None:
 
 def test_options_of_components_belong_to_the_command_that_trains() -> None:
     command = Command("rl resume", "Resume.", (Option(("json",), bool),), ("RUN_DIR",))
-    with pytest.raises(UsageError, match="a run keeps the options that it began with; rl train"):
+    with pytest.raises(UsageError, match="a run keeps the options that it began with; rl resume"):
         parse(command, ["run", "--algorithm.gamma", "0.9"])
 
 

@@ -118,6 +118,8 @@ def test_words_that_make_no_command(refused: Refused, line: str, parts: list[str
         ("sac Pendulum-v1 --lr 1", ["did you mean '--algorithm.policy-learning-rate'"]),
         ("ppo CartPole-v1 --hidden-sizes 8", ["did you mean '--actor.hidden-sizes'"]),
         ("ppo CartPole-v1 --n-steps 8", ["did you mean '--storage.num-steps'"]),
+        ("dqn CartPole-v1 --storage.num-steps 8", ["(an option of other parts: rollout, task-rep"]),
+        ("dqn CartPole-v1 --num-epochs 8", ["(an option of other parts: maml-ppo, maml-vpg, ppo"]),
         ("dqn CartPole-v1 --buffer-size 8", ["did you mean '--storage.size'"]),
         ("--algo ppo --env CartPole-v1", ["ALGO and ENV take no flag, as in rl train ppo"]),
         ("ppo CartPole-v1 --env-id Acrobot-v1", ["ALGO and ENV take no flag"]),

@@ -112,7 +112,7 @@ def test_what_a_gpu_cannot_repeat_goes_on_uncompiled(
         assert function(None, torch.ones(2)) is None
     assert str(told[0].message) == (
         "compiling the step failed (the GPU cannot repeat it: RuntimeError: operation not "
-        "permitted when stream is capturing); use compile='off'; going on uncompiled"
+        "permitted when stream is capturing); set trainer.compile to 'off'; going on uncompiled"
     )
     assert function(None, torch.ones(2)) is None
     assert [each.num_replays for each in recordings] == [0]

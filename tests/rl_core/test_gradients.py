@@ -865,7 +865,7 @@ def test_without_a_compiler_on_is_an_error() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, _linear(a), [_group("a")])
     step.compiled.mode = "on"
-    with pytest.raises(ConfigError, match=r"no C\+\+ compiler.*compile='off'"):
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler.*trainer.compile to 'off'"):
         step.step(torch.tensor([1.0]), {})
     assert (step.count, a.x.item()) == (0, 0.0)
 

@@ -86,7 +86,7 @@ def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
     stream = io.StringIO()
     _trainer(Progress("log", stream, clock=Clock())).train(total_steps=18)
     notice, *lines = stream.getvalue().splitlines()
-    assert notice == "18 steps are rounded up to whole rollouts of 8: 24 steps"
+    assert notice == "ToyActorCritic collects 8 steps at a time: this run ends after 24 steps"
     assert lines
     assert all(" of 24 steps" in line for line in lines)
 
@@ -118,7 +118,7 @@ def test_a_rollout_that_was_broken_off_counts_whole() -> None:
     trainer.callbacks = trainer.callbacks[:1]
     assert trainer.train(total_steps=14).total_steps == 16
     notice, *lines = stream.getvalue().splitlines()
-    assert notice == "14 steps are rounded up to whole rollouts of 8: 16 steps"
+    assert notice == "ToyActorCritic collects 8 steps at a time: this run ends after 16 steps"
     assert all(" of 16 steps" in line for line in lines)
 
 
@@ -130,10 +130,7 @@ def test_rows_that_only_reset_may_take_another_rollout() -> None:
     progress = Progress("log", stream, clock=Clock())
     storage = ReferenceRolloutStorage(4)
     Trainer(envs, ToyActorCritic(actor), storage, callbacks=[progress]).train(total_steps=16)
-    notice = (
-        "16 steps are rounded up to whole rollouts of 16: 16 to 31 steps, as rows that only reset "
-        "are none"
-    )
+    notice = "ToyActorCritic collects 16 steps at a time: this run ends after 16 to 31 steps"
     assert stream.getvalue().splitlines()[0] == notice
 
 

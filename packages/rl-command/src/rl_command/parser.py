@@ -13,7 +13,7 @@ from rl_command.errors import UsageError
 from rl_command.options import Option
 from rl_command.values import is_switch, read_value, takes_list
 from rl_core.config import Json, Tables, decode
-from rl_core.errors import ConfigError, DeviceError, closest
+from rl_core.errors import ConfigError, DeviceError, closest, known_as
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ def parse(
     typed, rest = parser.parse_known_args(words)
     known = {option.flag: option for option in command.options}
     if unknown := [word.partition("=")[0] for word in rest if _is_flag(word)]:
-        hints = [f"{flag} ({_suggestion(flag, known)})" for flag in dict.fromkeys(unknown)]
+        hints = [f"{flag} ({_suggestion(flag, known, command)})" for flag in dict.fromkeys(unknown)]
         raise UsageError(f"unknown option{'s' * (len(hints) > 1)} {', '.join(hints)}")
     given, behind = Given(), list[str]()
     for flag, occurrences in vars(typed).items():
@@ -301,14 +301,13 @@ def _checked_names(command: Command, names: list[str], partial: bool) -> list[st
     return names
 
 
-def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
+def _suggestion(flag: str, known: Mapping[str, Option], command: Command) -> str:
     """Return a hint at the option that was meant, in any section, or called so elsewhere."""
     by_name = {option.path[-1]: other for other, option in reversed(list(known.items()))}
     name = flag.rpartition(".")[2].lstrip("-").replace("-", "_")
     if name not in by_name and "." not in flag and name.partition("_")[0] in ("algo", "env"):
         return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
-    if "." in flag and not any(option.section for option in known.values()):
-        return "a run keeps the options that it began with; rl train takes others"
+    has_sections = any(option.section for option in known.values())
     if name == "policy" and name not in by_name:
         return "leave it out: the networks follow from the observation space"
     if f"{flag}.name" in known:
@@ -321,6 +320,11 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
             for other, option in known.items()
             if table and other.rpartition(".")[0] == table
         }
+    if has_sections and table != "--env" and known_as(name, by_name) is None:
+        from rl_train.builder.components import components_with  # brings PyTorch
+
+        if others := components_with(name):
+            return f"an option of other parts: {others}"
     for names in (beside, {} if table == "--env" else by_name):
         if (meant := closest(name, names)) is not None:
             return f"did you mean '{names[meant]}'?"
@@ -328,4 +332,6 @@ def _suggestion(flag: str, known: Mapping[str, Option]) -> str:
         return (
             f"an argument of the environment itself is given as --env.env-kwargs '{{{name} = 1}}'"
         )
+    if "RUN_DIR" in command.places:
+        return f"a run keeps the options that it began with; {command.name} --help shows others"
     return "--help-all shows all options"

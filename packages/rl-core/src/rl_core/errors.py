@@ -5,7 +5,7 @@ message alone and exits with status 2.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rl_core.other_names import other_names
 
@@ -80,10 +80,23 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         known: the names that would have been right.
     """
     lower, by_lower = name.lower(), {right.lower(): right for right in sorted(known)}
-    meant = [other for other in (lower, *other_names().get(lower, ())) if other in by_lower]
-    meant = meant or [right for right in by_lower if right.startswith(f"{lower}_")]
-    meant = meant or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
-    return by_lower[meant[0]] if meant else None
+    if (meant := known_as(name, by_lower)) is not None:
+        return by_lower[meant]
+    close = [right for right in by_lower if right.startswith(f"{lower}_")]
+    close = close or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def known_as(name: str, known: Collection[str]) -> str | None:
+    """Return what a name is called here, itself or as other libraries' names are, or None.
+
+    Args:
+        name: what the user wrote.
+        known: the names that would have been right, in small letters.
+    """
+    lower = name.lower()
+    names = (lower, *other_names().get(lower, ()))
+    return next((other for other in names if other in known), None)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

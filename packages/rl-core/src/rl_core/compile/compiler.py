@@ -64,8 +64,8 @@ def _locked(compiled: Callable[..., Sequence[Tensor]]) -> Run:
 @cache
 def _say_untested() -> None:
     warnings.warn(
-        f"torch {torch.__version__} was not tested with compiled libraries (torch "
-        f"{', '.join(TESTED_TORCH)} was): steps are compiled by torch.compile, which is slower",
+        f"torch {torch.__version__} is not among those whose compiled steps are fast "
+        f"({', '.join(TESTED_TORCH)}), so torch.compile serves, which is slower",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -81,7 +81,7 @@ def check_compiler(device: torch.device) -> None:
     if device.type == "cpu" and not has_cpp_compiler() and GraphCache.shared().is_empty():
         raise ConfigError(
             "compile='on' needs a C++ compiler and finds none; install g++ (or name another "
-            "in the environment variable CXX), or use compile='off'"
+            "in the environment variable CXX), or set trainer.compile to 'off'"
         )
 
 
@@ -97,4 +97,4 @@ def compilation_error(what: str, error: Exception, device: torch.device) -> Conf
         mend = "make sure that the folder in RL_CACHE_DIR can be written to, or "
     elif device.type == "cuda":  # which needs none
         mend = ""
-    return ConfigError(f"compiling {what} failed ({reason}); {mend}use compile='off'")
+    return ConfigError(f"compiling {what} failed ({reason}); {mend}set trainer.compile to 'off'")

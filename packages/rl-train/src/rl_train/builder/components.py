@@ -1,5 +1,6 @@
 """Components by registered name: building one, and completing its options with defaults."""
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from rl_core.config import (
     required_options,
     unused_options,
 )
-from rl_core.errors import ConfigError
+from rl_core.errors import ConfigError, PluginError, known_as
 from rl_core.types import Json
 
 PARTS = {"algorithm": ("add_ons", "add_on", True), "storage": ("sampler", "sampler", False)}
@@ -74,10 +75,26 @@ def complete_component(
     kwargs, parts = split_parts(kind, kwargs)
     parts = [complete_component(part.kind, part.name, part.kwargs) for part in parts]
     cls = options_of(plugins.load(kind, name))
+    for option in kwargs.keys() - field_types(cls).keys():
+        if known_as(option, field_types(cls)) is None and (others := components_with(option)):
+            raise ConfigError(
+                f"{kind}.{option}: {name} has no such option; others have it: {others}"
+            )
     given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
     missing = set(required_options(cls)) - given.keys() if in_part else set()
     table = {**_defaults(cls), **given} if missing else as_table(decode(cls, given, kind))
     return ComponentSpec(kind, name, {**table, **parts_option(kind, parts)})
+
+
+def components_with(option: str) -> str:
+    """Name the components that have an option, such as ``ppo, trpo``; nothing if none has it."""
+    found = []
+    for kind in ("actor", "algorithm", "storage"):
+        for name in plugins.available(kind):
+            with contextlib.suppress(PluginError):  # of one that cannot be imported
+                if option in field_types(options_of(plugins.load(kind, name))):
+                    found.append(name)
+    return ", ".join(found)
 
 
 def _defaults(cls: type[object]) -> dict[str, Json]:

@@ -16,11 +16,16 @@ from rl_core.config import (
     options_of,
     required_options,
 )
-from rl_core.errors import ConfigError, nearest
+from rl_core.errors import ConfigError, known_as, nearest
 from rl_core.other_names import other_names
 from rl_core.types import Json
 from rl_envs import AnyEnv, is_built
-from rl_train.builder.components import PARTS, as_table, complete_component
+from rl_train.builder.components import (
+    PARTS,
+    as_table,
+    complete_component,
+    components_with,
+)
 from rl_train.builder.environments import describe_env, env_component, inspect_env
 from rl_train.presets import read_preset
 from rl_train.trainer import Trainer, TrainerConfig
@@ -252,10 +257,11 @@ class _Given:
             if name in _ELSEWHERE:
                 raise ConfigError(f"unknown option '{name}'; {_ELSEWHERE[name]}")
             hint = nearest(name, self._known)
-            raise ConfigError(
-                f"unknown option '{name}'"
-                + (hint if "mean" in hint else "; make(...).recipe shows all options by section")
-            )
+            if known_as(name, self._known) is None and (others := components_with(name)):
+                hint = f"; it is an option of other parts: {others}"
+            elif "mean" not in hint:
+                hint = "; make(...).recipe shows all options by section"
+            raise ConfigError(f"unknown option '{name}'{hint}")
 
 
 def _plain(options: Mapping[str, object], prefix: str) -> dict[str, Json]:

@@ -58,6 +58,7 @@ class Progress(Callback):
         self._marks: deque[tuple[float, int, float]] = deque([(0, 0, 0.0)])
         self._began = 0.0
         self._has_stepped = False
+        self._learns = False
         self._next_time = 0.0
         self._compiling_since: float | None = None
 
@@ -67,6 +68,7 @@ class Progress(Callback):
         reached, now = self._budget.reached(trainer), self._clock()
         self._begin(reached, trainer.total_steps, now)
         self._has_stepped = False
+        self._learns = trainer.updates > 0 or trainer.storage.rollout_steps is not None
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
         self._planned = target
         if trainer.envs.max_episode_steps is None:
@@ -79,14 +81,12 @@ class Progress(Callback):
             rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
             begun = self._budget.reached_before(trainer)
             self._planned = begun + -(-(target - begun) // rows) * rows
-            rounded = f"{target:,} steps are rounded up to whole rollouts of {rows:,}: "
-            if trainer.envs.resets_in_steps:
-                most = target + rows - 1
-                self._write(
-                    f"{rounded}{target:,} to {most:,} steps, as rows that only reset are none\n"
-                )
+            name = type(trainer.algorithm).__name__
+            ends = f"{name} collects {rows:,} steps at a time: this run ends after "
+            if trainer.envs.resets_in_steps:  # steps that only reset do not count
+                self._write(f"{ends}{target:,} to {target + rows - 1:,} steps\n")
             elif self._planned > target:
-                self._write(f"{rounded}{self._planned:,} steps\n")
+                self._write(f"{ends}{self._planned:,} steps\n")
 
     def on_tick(self, trainer: "Trainer", activity: str) -> None:
         """Draw the bar or write a line, if it is time."""
@@ -94,6 +94,9 @@ class Progress(Callback):
         if not self._has_stepped and trainer.total_steps > self._marks[0][1]:
             # The first step also imports and traces what it needs, which tells nothing of the rest.
             self._has_stepped = True
+            self._begin(self._budget.reached(trainer), trainer.total_steps, now)
+        if not self._learns and trainer.updates > 0:  # from now on steps take longer
+            self._learns = True
             self._begin(self._budget.reached(trainer), trainer.total_steps, now)
         if (activity == "compiling") != (self._compiling_since is not None):
             self._note_compilation(now)
@@ -136,8 +139,9 @@ class Progress(Callback):
         reached_then, steps_then, then = self._marks[0]
         seconds = max(now - then, 1e-9)
         if steps > steps_then:
-            parts.append(f"{(steps - steps_then) / seconds:,.0f} steps/s")
-        if reached > reached_then:
+            speed = (steps - steps_then) / seconds
+            parts.append(f"{speed:,.0f} steps/s" if speed >= 10 else f"{speed:.2g} steps/s")
+        if reached > reached_then and self._learns:
             left = (planned - reached) * seconds / (reached - reached_then)
             parts.append(f"{_duration(left)} left")
         return parts

@@ -15,6 +15,7 @@ from torch import nn
 from rl_core.algorithm import Algorithm, AnyAlgorithm
 from rl_core.compile.compiler import check_compiler
 from rl_core.compile.function import CompileMode
+from rl_core.compile.library import TESTED_TORCH, is_supported
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, Storage
@@ -199,6 +200,15 @@ def resolve_auto_settings(trainer: "Trainer", budget: Budget) -> int:
         rows = rows_per_update(trainer.envs, algorithm, trainer.storage)
         updates = _updates_to_come(trainer, budget, rows)
         mode = worthwhile_compile_mode(algorithm, trainer.storage, updates, rows)
+        if mode == "auto" and algorithm.device.type == "cpu" and not is_supported():
+            mode = "off"
+            warnings.warn(
+                f"torch {torch.__version__} is not among those whose compiled steps are fast "
+                f"({', '.join(TESTED_TORCH)}), so this run is not compiled; install one of them, "
+                "or set trainer.compile to 'on'",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     algorithm.compiled.set_mode(cast("CompileMode", mode))
     decided: dict[str, Json] = {"compile": mode, "num_threads": threads}
     if names := _custom_names(trainer):
