@@ -121,7 +121,7 @@ def test_its_sources_need_the_contracts_alone() -> None:
 
 def test_each_part_is_short() -> None:
     for path in docs.PLUGIN.glob("src/my_plugin/*.py"):
-        assert code_lines(path.read_text("utf-8")) <= 60, path.name
+        assert code_lines(path.read_text("utf-8")) <= 64, path.name
 
 
 def code_lines(text: str) -> int:

@@ -58,10 +58,10 @@ def test_an_actor_of_another_kind_is_refused(
 @pytest.mark.parametrize(
     ("algorithm", "space", "others"),
     [
-        (TD3, CATEGORIES, "choose dqn or rainbow"),
-        (DDPG, CATEGORIES, "choose dqn or rainbow"),
-        (DQN, BOX, "choose td3 or ddpg"),
-        (Rainbow, BOX, "choose td3 or ddpg"),
+        (TD3, CATEGORIES, "choose dqn, rainbow"),
+        (DDPG, CATEGORIES, "choose dqn, rainbow"),
+        (DQN, BOX, "choose td3, ddpg"),
+        (Rainbow, BOX, "choose td3, ddpg"),
         (TD3, BOX, "set actor.policy to 'deterministic'$"),
         (DQN, CATEGORIES, "set actor.policy to 'greedy'$"),
     ],

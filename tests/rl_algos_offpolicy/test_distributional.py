@@ -256,7 +256,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, object], message
 def test_real_actions_have_no_distributions() -> None:
     box = spaces.Box(-1.0, 1.0, (1,), np.float32)
     config = OffPolicyActorConfig(policy="greedy", distribution="quantile")
-    with pytest.raises(ConfigError, match="needs Discrete actions"):
+    with pytest.raises(ConfigError, match="need Discrete actions"):
         OffPolicyActor(VECTOR, box, config)
 
 

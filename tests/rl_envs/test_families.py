@@ -1,4 +1,4 @@
-"""Families of environments: found by id, prepared by their preset, explained when missing."""
+"""Families of environments: found by id, preprocessed, explained when missing."""
 
 import importlib
 import subprocess
@@ -149,9 +149,9 @@ class TestAtari:
     @pytest.mark.parametrize("num_envs", [2, 6])
     @pytest.mark.parametrize("name", ["frameskip", "max_episode_steps"])
     def test_what_contradicts_the_preparation_is_refused(self, name: str, num_envs: int) -> None:
-        with pytest.raises(ConfigError, match=rf"env_kwargs\.{name} does not go with the preset"):
+        with pytest.raises(ConfigError, match=rf"env_kwargs\.{name} does not go with the prep"):
             make_vec("ALE/Breakout-v5", num_envs, env_kwargs={name: 2})
-        with make_vec("ALE/Breakout-v5", 1, env_kwargs={name: 2}, preset=False):
+        with make_vec("ALE/Breakout-v5", 1, env_kwargs={name: 2}, preprocess=False):
             pass
 
     def test_lives_and_clipping_are_for_training_alone(self) -> None:
@@ -218,10 +218,10 @@ class TestAtari:
 
     @pytest.mark.parametrize("num_envs", [1, 6])
     def test_a_game_can_be_taken_as_it_is(self, num_envs: int) -> None:
-        with make_vec("ALE/Pong-v5", num_envs, preset=False) as envs:
+        with make_vec("ALE/Pong-v5", num_envs, preprocess=False) as envs:
             assert envs.single_observation_space.shape == (210, 160, 3)
             assert envs.component is not None
-            assert envs.component["preset"] is False
+            assert envs.component["preprocess"] is False
 
     @pytest.mark.parametrize("vectorization", ["async", "sync"])
     def test_rewards_are_the_games_own_in_testing(
@@ -315,7 +315,7 @@ class TestEnvPool(VecEnvSuite):
         with pytest.raises(ConfigError, match=message):
             as_vec_env(envpool.make("CartPole-v1", num_envs=2, **options))
 
-    def test_games_have_one_preset_by_all_names(self) -> None:
+    def test_games_are_preprocessed_by_all_names(self) -> None:
         episodic = []
         for name, testing in (("Pong-v5", False), ("ALE/Pong-v5", False), ("Pong-v5", True)):
             with make_vec(name, 1, vectorization="envpool", testing=testing) as envs:

@@ -201,7 +201,7 @@ def test_what_is_no_number_is_no_action(action: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mask_velocity", "time_feature", "action_mask", "check", "testing", "preset"]
+    "name", ["mask_velocity", "time_feature", "action_mask", "check", "testing", "preprocess"]
 )
 def test_flags_are_true_or_false(name: str) -> None:
     options: Any = {name: "no"}

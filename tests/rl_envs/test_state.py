@@ -173,7 +173,7 @@ def test_a_game_that_repeats_actions_itself_is_not_resumed_exactly(
 ) -> None:
     pytest.importorskip("ale_py")
     kwargs = {"repeat_action_probability": probability}
-    with make_vec("ALE/Pong-v5", 1, env_kwargs=kwargs, preset=False) as envs:
+    with make_vec("ALE/Pong-v5", 1, env_kwargs=kwargs, preprocess=False) as envs:
         assert envs.resume_grade == grade
 
 

@@ -485,7 +485,7 @@ def test_factors_of_one_are_the_usual_physics(env_id: str) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"vectorization": "async"}, {"rescale_action": True}, {"check": False}, {"preset": False}],
+    [{"vectorization": "async"}, {"rescale_action": True}, {"check": False}, {"preprocess": False}],
     ids=str,
 )
 def test_vectors_of_their_own_take_no_options_of_others(option: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ def measure_added(count: int, system: str, seconds: float) -> dict[str, float]:
 
 
 def _build(env: str) -> gymnasium.Env:
-    """Build one environment as all systems get it: with its preset, without our guard."""
+    """Build one environment as all systems get it: preprocessed, without our guard."""
     env_id = ENVS[env]
     return Millisecond() if env_id is None else cast("Any", EnvMaker(env_id)()).env
 

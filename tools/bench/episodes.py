@@ -64,7 +64,7 @@ class Episodes:
 def make_env(
     env: str, testing: bool = False, *, mask_velocity: bool = False
 ) -> gymnasium.Env[Any, Any]:
-    """Make one environment of a Gymnasium id, prepared as its family's preset says.
+    """Make one environment of a Gymnasium id, with the preprocessing of its family.
 
     Args:
         env: the id.
@@ -72,10 +72,10 @@ def make_env(
         mask_velocity: hide velocities.
     """
     spec = importlib.import_module("rl_envs.registry").find_spec(env)
-    preset = importlib.import_module("rl_envs.families").family_of_spec(spec)
-    made = gymnasium.make(spec, **(preset.kwargs if preset else {}))
-    if preset and preset.prepare:
-        made = preset.prepare(made, testing)
+    family = importlib.import_module("rl_envs.families").family_of_spec(spec)
+    made = gymnasium.make(spec, **(family.kwargs if family else {}))
+    if family and family.prepare:
+        made = family.prepare(made, testing)
     if mask_velocity:
         made = importlib.import_module("rl_envs.wrappers").MaskVelocity(made)
     return made

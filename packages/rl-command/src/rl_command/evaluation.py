@@ -111,7 +111,7 @@ def evaluate(words: Sequence[str]) -> int:
         if by_stage:
             facts["stages"] = by_stage
         steps = [cast("int", table["step"]) for table in tables]
-        if min(steps) < max(steps) and not arguments.best:
+        if min(steps) < 0.9 * max(steps) and not arguments.best:
             print_warning(f"the runs have {min(steps):,} to {max(steps):,} steps")
         if not arguments.json:
             print(described_over_runs(over_runs))

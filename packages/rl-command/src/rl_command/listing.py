@@ -64,6 +64,7 @@ def list_plugins(words: Sequence[str]) -> int:
     }
     if "envs" in found:
         found["envs"] |= {i.name: _facts(i) for i in _own_environments(arguments.imports)}
+        found["envs"] = dict(sorted(found["envs"].items()))
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0

@@ -28,10 +28,10 @@ from rl_command.run_directory import (
     discard_if_fresh,
 )
 from rl_command.train_arguments import TrainRequest, lengths_of
-from rl_core.config import Recipe
 from rl_core.errors import RLError
 from rl_core.stateful import StateReader
 from rl_core.types import Json
+from rl_train.builder import SECTIONS, changed_option
 from rl_train.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints
 from rl_train.evaluation import in_words
 from rl_train.recipe_files import load_recipe, save_recipe
@@ -145,8 +145,14 @@ def _open_group(request: TrainRequest) -> Path:
     if file.is_file() and not (group / CHECKPOINTS).exists():
         began = load_recipe(file)
         has_other_weights = began.resolved.get("restart_model") != request.arguments.restart_model
-        if _comparable(began) != _comparable(recipe) or has_other_weights:
-            raise UsageError(f"{group} holds runs with other options; choose another --run-dir")
+        if changed := changed_option(began, recipe, (*SECTIONS, "device")):
+            option, before, now = changed
+            raise UsageError(
+                f"{group} holds runs with other options ({option} is {before!r} there, {now!r} "
+                "here); choose another --run-dir"
+            )
+        if has_other_weights:
+            raise UsageError(f"{group} holds runs with other weights; choose another --run-dir")
         return group
     check_new(group)
     group.mkdir(parents=True, exist_ok=True)
@@ -155,10 +161,6 @@ def _open_group(request: TrainRequest) -> Path:
         resolved["restart_model"] = cast("Json", request.arguments.restart_model)
     save_recipe(replace(recipe, resolved=resolved), file)
     return group
-
-
-def _comparable(recipe: Recipe) -> Recipe:
-    return replace(recipe, seed=0, resolved={})
 
 
 def _summary(run: Path) -> dict[str, Json]:

@@ -130,7 +130,10 @@ def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
         reached = budget.reached_before(trainer)
         how = "already" if reached >= budget.target else "and was ended by a callback"
         assert trainer.run_dir is not None
-        advice = [f"to continue: {_longer(trainer, budget, imports)}"]
+        planned = chosen_budget({}, lengths_of(dict(trainer.recipe.resolved)), trainer.run_dir)
+        is_unfinished = planned is not None and not planned.is_over(trainer)
+        run = command_on("resume", trainer.run_dir, imports)
+        advice = [f"to continue: {run if is_unfinished else _longer(trainer, budget, imports)}"]
         if not (trainer.run_dir / "summary.json").exists():  # it was killed while it was evaluated
             advice.insert(0, _missing_evaluation(trainer.run_dir, imports))
         raise UsageError(
@@ -164,7 +167,7 @@ def _run(trainer: Trainer, budget: Budget, title: str, imports: Sequence[str]) -
             else f"to continue: {command_on('resume', run_dir, imports)}"
         )
         print(
-            f"rl: stopped at step {trainer.total_steps}; saved {trainer.save_checkpoint()}; "
+            f"rl: stopped at step {trainer.total_steps:,}; saved {trainer.save_checkpoint()}; "
             f"{advice}",
             file=sys.stderr,
         )

@@ -25,6 +25,7 @@ from typing import cast
 from packaging.requirements import InvalidRequirement, Requirement
 
 from rl_core.errors import PluginError, in_brief, nearest
+from rl_core.other_names import variants
 
 KINDS = (
     *("algorithms", "storages", "samplers", "envs", "actors", "add_ons", "executors", "loggers"),
@@ -235,6 +236,8 @@ def _normalized(distribution: str) -> str:
 
 def _unknown(kind: str, name: str) -> str:
     home = _FIRST_PARTY.get(kind, {}).get(name)
+    if home is None and kind == "algorithms" and (ours := variants().get(name.lower())):
+        return f"there is no {kind[:-1]} {name!r}; take {ours}"
     if home is None:
         known = nearest(name, available(kind)) or "; none is installed"
         return f"there is no {kind[:-1]} {name!r}{known}"

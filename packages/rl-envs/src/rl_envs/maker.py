@@ -45,15 +45,16 @@ class EnvMaker:
         kwargs: arguments for the environment.
         wrappers: applied in this order, the last one outermost.
         check: whether `EnvGuard` checks each environment.
-        testing: prepare the environments of a preset for testing, not for training.
-        preset: apply the preset of the id's family, if it has one; see `rl_envs.families`.
+        testing: preprocess for testing, not for training.
+        preprocess: apply the usual preprocessing of the id's family, if it has one, see
+            `rl_envs.families`.
 
     Attributes:
         name: the id, with its version, or the name of the function.
 
     Raises:
         ConfigError: if the id is unknown, or an argument has the wrong type or contradicts the
-            preset.
+            preprocessing.
         MissingExtraError: if the id's package is known and not installed.
     """
 
@@ -65,7 +66,7 @@ class EnvMaker:
         check: bool = True,
         *,
         testing: bool = False,
-        preset: bool = True,
+        preprocess: bool = True,
     ) -> None:
         self.env = env
         self.spec = find_spec(env) if isinstance(env, str) else None
@@ -74,17 +75,17 @@ class EnvMaker:
         self.check = check
         self.testing = testing
         self.family = family_of_spec(self.spec)
-        self.preset = self.family if preset else None
+        self.preprocessing = self.family if preprocess else None
         if self.spec is None and not callable(env):
             raise ConfigError(
                 f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', or a "
                 "function that builds one environment"
             )
-        excluded = {} if self.preset is None else self.preset.excluded
+        excluded = {} if self.preprocessing is None else self.preprocessing.excluded
         for name in excluded.keys() & self.kwargs.keys():
             raise ConfigError(
-                f"env_kwargs.{name} does not go with the preset of {env}: {excluded[name]}; or set "
-                "preset to False, to take the environment as it is registered"
+                f"env_kwargs.{name} does not go with the preprocessing of {env}: {excluded[name]}; "
+                "or set preprocess to False, to take the environment as it is registered"
             )
         for wrapper in wrappers:
             if not callable(wrapper):
@@ -105,11 +106,11 @@ class EnvMaker:
         """
         with self._building():
             if self.spec is not None:
-                kwargs = {} if self.preset is None else self.preset.kwargs
+                kwargs = {} if self.preprocessing is None else self.preprocessing.kwargs
                 options = {"disable_env_checker": True, **kwargs, **self.kwargs}
                 env = gymnasium.make(self.spec, **options)
-                if self.preset is not None and self.preset.prepare is not None:
-                    env = self.preset.prepare(env, self.testing)
+                if self.preprocessing is not None and self.preprocessing.prepare is not None:
+                    env = self.preprocessing.prepare(env, self.testing)
             elif callable(self.env):
                 env = self.env(**self.kwargs)
             for wrapper in self.wrappers:

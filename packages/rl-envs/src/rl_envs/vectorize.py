@@ -85,7 +85,7 @@ def make_vec(
     timeout_s: Annotated[Positive | None, _InProcesses] = 60.0,
     max_restarts: Annotated[NonNegativeInt, _InProcesses] = 0,
     testing: bool = False,
-    preset: bool = True,
+    preprocess: bool = True,
 ) -> VecEnv:
     """Make a vector of environments.
 
@@ -122,8 +122,8 @@ def make_vec(
             only.
         testing: prepare the environments for testing: Atari games are then played to their end for
             their own rewards.
-        preset: prepare the environments of an id as their preset says (DeepMind's preprocessing for
-            Atari). False takes them as they are registered.
+        preprocess: give the environments of an id the usual preprocessing, if they have one
+            (DeepMind's for Atari). False takes them as they are registered.
 
     Returns:
         The environments; `close` them, or use them in a ``with`` statement.
@@ -153,11 +153,11 @@ def make_vec(
     all_wrappers += wrappers
     source = registered_env(env)
     if is_vector_class(source):
-        is_plain = check and preset and not all_wrappers
+        is_plain = check and preprocess and not all_wrappers
         if not is_plain or vectorization not in ("auto", "native"):
             raise ConfigError(
                 f"{source.__name__} is a vector of its own, which steps as one and checks "
-                "itself; leave vectorization, wrappers, check and preset out"
+                "itself; leave vectorization, wrappers, check and preprocess out"
             )
         return _build_vectors(source, num_envs, seed, env_kwargs or {})
     if vectorization != "envpool":
@@ -167,7 +167,7 @@ def make_vec(
             all_wrappers,
             check,
             testing=testing,
-            preset=preset,
+            preprocess=preprocess,
         )
     if vectorization == "auto":
         vectorization, num_workers = _fastest(maker, num_envs)
@@ -180,7 +180,7 @@ def make_vec(
             "training_reward_scale": training_reward_scale,
             "training_reward_clip": training_reward_clip,
             "testing": testing,
-            "preset": preset,
+            "preprocess": preprocess,
             "env_kwargs": dict(env_kwargs) if env_kwargs else None,
         }
         options: dict[str, Json] = {
@@ -200,7 +200,7 @@ def make_vec(
                 "vectorization='envpool' takes one of EnvPool's ids, without wrappers or options "
                 "that add some, such as training_reward_scale; use sync for others"
             )
-        atari = ENVPOOL_ATARI[testing] if preset else {}
+        atari = ENVPOOL_ATARI[testing] if preprocess else {}
         pool = make_envpool(env, num_envs, env_kwargs or {}, seed, atari)
         return GymVecEnv(pool, seed=seed, check=check, component=component)
     if vectorization == "async":
@@ -297,7 +297,7 @@ def make_gym_vec(
         env: a registered id, a function that builds one environment, or a class of vectors.
         num_envs: ``B``.
         seed: used by the first `reset` that is given none.
-        testing: prepare the environments for testing, where their preset makes a difference.
+        testing: prepare the environments for testing, where their preprocessing differs.
         **env_kwargs: arguments for each environment.
 
     Returns:

@@ -122,9 +122,9 @@ def with_tasks(envs: VecEnv) -> TaskVecEnv:
     if isinstance(envs, TaskVecEnv):
         return envs
     raise ConfigError(
-        f"{envs.spec_id} has no tasks that can be set here; environments with sample_tasks and "
-        "set_task need vectorization='sync', and vectors of a kind of their own, such as "
-        "PointNavigation-v0, are a TaskVecEnv"
+        f"meta-learning needs many tasks, and {envs.spec_id} is one; take PointNavigation-v0, "
+        "CartPolePhysics-v0, HalfCheetahVel-v0 or the like (rl list envs), or an environment of "
+        "your own with sample_tasks and set_task, with vectorization='sync': docs/pages/tasks.md"
     )
 
 

@@ -70,6 +70,13 @@ class Agent:
         self._begins_episodes = False  # in another environment than the checkpoint's
         self._generator = spawn_generator(parts.recipe.seed, "predict", parts.algorithm.device)
 
+    def __repr__(self) -> str:
+        recipe, steps = self.recipe, 0 if self._trainer is None else self._trainer.total_steps
+        return (
+            f"Agent({recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}, "
+            f"{steps:,} steps)"
+        )
+
     @property
     def recipe(self) -> Recipe:
         """The agent's recipe; training resolves the rest of its ``auto`` settings."""
@@ -118,7 +125,10 @@ class Agent:
             ConfigError: when not exactly one total is given, or it has been reached already.
         """
         if self._trainer is not None and (run_dir is not None or loggers or callbacks):
-            raise ConfigError("run_dir, loggers and callbacks belong to the first call of train")
+            raise ConfigError(
+                "run_dir, loggers and callbacks belong to the first call of train; leave them out: "
+                "the run goes on with those that it began with"
+            )
         totals: dict[str, int | None] = {
             "total_steps": total_steps,
             "total_episodes": total_episodes,

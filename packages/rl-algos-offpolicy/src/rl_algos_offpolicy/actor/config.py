@@ -243,12 +243,9 @@ def policy_misfit(policy: PolicyKind, action_space: gymnasium.Space[object]) -> 
     if policy != unfit:
         return None
     needed = "real actions (Box)" if is_discrete else "Discrete actions"
-    fitting = ", or ".join(
-        f"{' or '.join(learners)} (actor.policy '{kind}')"
-        for kind, learners in LEARNERS.items()
-        if kind != unfit
-    )
+    fitting = [name for kind, names in LEARNERS.items() if kind != unfit for name in names]
     return (
-        f"actor.policy '{policy}' needs {needed}, but the environment has {action_space}; choose "
-        f"{fitting}; on-policy algorithms such as ppo take both"
+        f"{' and '.join(LEARNERS[policy])} (actor.policy '{policy}') need {needed}, but the "
+        f"environment has {action_space}; choose {', '.join(fitting)}, or an on-policy algorithm "
+        "such as ppo"
     )

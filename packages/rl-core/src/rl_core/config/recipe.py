@@ -63,6 +63,14 @@ class Recipe:
             table = plain_table(getattr(self, kind), kind)
             object.__setattr__(self, kind, Options(table, kind))
 
+    def __str__(self) -> str:
+        """List all options, one in a line."""
+        lines: list[str] = []
+        for section, table in self.to_tables().items():
+            options = table if isinstance(table, dict) else {"": table}
+            lines += [f"{section}.{k}".rstrip(".") + f" = {v!r}" for k, v in options.items()]
+        return "\n".join(lines)
+
     def to_tables(self) -> Tables:
         """Return a new tree in the layout of the file."""
         tables: Tables = {"format": self.format, "seed": self.seed, "device": self.device}

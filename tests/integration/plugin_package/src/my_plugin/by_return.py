@@ -13,13 +13,13 @@ from rl_core.types import StateDict
 
 
 class ByReturn(StateFields, IndexSampler):
-    r"""Draw transitions in proportion to $e^{G / \tau}$, where G is the return of their episode.
+    """Draw transitions in proportion to exp(G / temperature), G being their episode's return.
 
     Transitions of an unfinished episode count as if its return were 0. One that was left, such as
     by a reset from outside, counts as a part of the next.
 
     Args:
-        temperature: $\tau > 0$, in units of returns. High temperatures draw all episodes alike.
+        temperature: above 0, in units of returns. High temperatures draw all episodes alike.
 
     Raises:
         ConfigError: when the temperature is not above 0.

@@ -49,6 +49,11 @@ class Corridor(VecEnv):
         return spaces.Discrete(2)
 
     @property
+    def max_episode_steps(self) -> int:
+        """Steps after which an episode is truncated."""
+        return 4 * self.length
+
+    @property
     def array_type(self) -> Literal["numpy", "torch"]:
         """NumPy."""
         return "numpy"
@@ -75,7 +80,7 @@ class Corridor(VecEnv):
         self._steps += 1
         at_door, in_pit = cell == self.length + 1, cell == 0
         terminated = at_door | in_pit
-        truncated = ~terminated & (self._steps == 4 * self.length)
+        truncated = ~terminated & (self._steps == self.max_episode_steps)
         ended = terminated | truncated
         self._cell = np.where(ended, self._starts(), cell)
         self._steps[ended] = 0
