@@ -1,5 +1,6 @@
 """Everything that a user can get wrong ends with status 2 and one line that says how to mend it."""
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -327,11 +328,16 @@ def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> N
     assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
 
 
-def test_a_run_that_was_killed_in_its_last_evaluation_is_told_what_is_missing(
-    refused: Refused, trained_run: Path, tmp_path: Path
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_run_that_ended_in_its_last_evaluation_is_told_what_is_missing(
+    refused: Refused, trained_run: Path, tmp_path: Path, is_killed: bool
 ) -> None:
     run = shutil.copytree(trained_run, tmp_path / "run")
-    (run / "summary.json").unlink()
+    summary = run / "summary.json"
+    stopped = {**json.loads(summary.read_text()), "final_return_mean": None}
+    summary.write_text(json.dumps(stopped))
+    if is_killed:
+        summary.unlink()
     message = refused("resume", run)
     assert f"already; only the final evaluation is missing: rl eval {run}; to continue" in message
 
