@@ -435,6 +435,20 @@ def test_a_run_whose_recipe_was_edited(refused: Refused, run_copy: Path) -> None
     assert "begin another run with rl train --config" in message
 
 
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_run_whose_recipe_is_lost_or_damaged(
+    refused: Refused, run_copy: Path, is_missing: bool
+) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_bytes(bytes(100))
+    if is_missing:
+        recipe.unlink()
+    for command in ("eval", "resume"):
+        message = refused(command, run_copy)
+        assert message.startswith(f"{recipe}: ")
+        assert message.endswith(f"; copy {run_copy}/checkpoints/step-256/recipe.toml there")
+
+
 def test_a_run_that_does_not_say_how_long_it_is(refused: Refused, run_copy: Path) -> None:
     recipe = run_copy / "recipe.toml"
     lines = recipe.read_text().splitlines()
