@@ -29,7 +29,7 @@ from rl_command.run_directory import (
 )
 from rl_command.train_arguments import TrainRequest, lengths_of
 from rl_core.config import Recipe
-from rl_core.errors import RLError
+from rl_core.errors import CheckpointError, RLError
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints
@@ -182,7 +182,10 @@ def _is_finished(run: Path, budget: Budget) -> bool:
     """
     summary = _summary(run)
     if not summary:  # it was killed, perhaps in its last evaluation
-        newest = latest_checkpoint(run / CHECKPOINTS)
+        try:
+            newest = latest_checkpoint(run / CHECKPOINTS)
+        except CheckpointError:  # all are damaged, which is told when it is resumed
+            return False
         return newest is not None and _is_over(newest, budget)
     if summary.get("stopped"):
         return False
