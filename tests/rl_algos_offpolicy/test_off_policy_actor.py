@@ -190,7 +190,7 @@ def test_statistics_of_observations_reach_all_networks() -> None:
             {"policy": "deterministic"},
             ConfigError,
             r"^td3 and ddpg \(actor.policy 'deterministic'\) need real actions \(Box\), but the "
-            r"environment has Discrete.*; choose dqn, rainbow, sac, redq, droq, bc, or an on-policy",
+            r"environment has Discrete.*; choose dqn, rainbow, sac, redq, droq, bc, or an on-p",
         ),
         (
             BOX,

@@ -1,5 +1,6 @@
 """Everything that a user can get wrong ends with status 2 and one line that says how to mend it."""
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -330,11 +331,16 @@ def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> N
     assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
 
 
-def test_a_run_that_was_killed_in_its_last_evaluation_is_told_what_is_missing(
-    refused: Refused, trained_run: Path, tmp_path: Path
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_run_that_ended_in_its_last_evaluation_is_told_what_is_missing(
+    refused: Refused, trained_run: Path, tmp_path: Path, is_killed: bool
 ) -> None:
     run = shutil.copytree(trained_run, tmp_path / "run")
-    (run / "summary.json").unlink()
+    summary = run / "summary.json"
+    stopped = {**json.loads(summary.read_text()), "final_return_mean": None}
+    summary.write_text(json.dumps(stopped))
+    if is_killed:
+        summary.unlink()
     message = refused("resume", run)
     assert f"already; only the final evaluation is missing: rl eval {run}; to continue" in message
 
@@ -430,6 +436,20 @@ def test_a_run_whose_recipe_was_edited(refused: Refused, run_copy: Path) -> None
     message = refused("resume", run_copy, "--total-steps=512")
     assert "recipe.toml was edited: its algorithm.gamma is not that of step-256" in message
     assert "begin another run with rl train --config" in message
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_run_whose_recipe_is_lost_or_damaged(
+    refused: Refused, run_copy: Path, is_missing: bool
+) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_bytes(bytes(100))
+    if is_missing:
+        recipe.unlink()
+    for command in ("eval", "resume"):
+        message = refused(command, run_copy)
+        assert message.startswith(f"{recipe}: ")
+        assert message.endswith(f"; copy {run_copy}/checkpoints/step-256/recipe.toml there")
 
 
 def test_a_run_that_does_not_say_how_long_it_is(refused: Refused, run_copy: Path) -> None:

@@ -199,6 +199,16 @@ def test_an_unfinished_run_goes_on_to_where_it_was_to_end(rl: Run, run_copy: Pat
     assert json.loads((run_copy / "summary.json").read_text())["total_steps"] >= 400
 
 
+def test_a_run_that_goes_on_leaves_its_recipe_as_it_is(rl: Run, run_copy: Path) -> None:
+    recipe = run_copy / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("total_steps = 256", "total_steps = 400"))
+    before = recipe.read_text()
+    assert rl("resume", run_copy)[0] == 0
+    assert recipe.read_text() == before
+    (newest,) = run_copy.glob("checkpoints/step-448")
+    assert (newest / "recipe.toml").read_text() == before
+
+
 def test_an_older_checkpoint_is_evaluated_on_request(
     rl: Run, refused: Callable[..., str], run_copy: Path
 ) -> None:

@@ -105,6 +105,20 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_anew(
     assert (kept / "metrics.jsonl").read_text()
 
 
+def test_a_seed_whose_checkpoints_are_damaged_does_not_end_the_others(
+    rl: Run, group: Path, tiny: tuple[str, ...]
+) -> None:
+    for path in group.glob("seed-3/checkpoints/*/state.json"):
+        path.write_text("{}")
+    for seed in (3, 4):
+        (group / f"seed-{seed}/summary.json").unlink()
+    words = ("train", "ppo", "CartPole-v1", *tiny, "--total-steps=512", "--progress=none")
+    status, _, err = rl(*words, "--seeds=3..4", f"--run-dir={group}")
+    assert status == 2
+    assert "rl: error: seed 3: none of the 1 checkpoints" in err
+    assert steps_of(group / "seed-4") == 512
+
+
 def test_a_seed_that_was_continued_and_killed_is_not_finished(
     rl: Run, group: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

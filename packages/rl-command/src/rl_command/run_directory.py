@@ -152,11 +152,16 @@ def open_run(directory: str, *, learns: bool = True) -> Run:
                 f"{path} is inside the run {inside.parent}; give that directory to use its newest "
                 "checkpoint, or with rl eval --step another, with --best its best weights"
             )
-    if not path.is_dir() or not (path / RECIPE).is_file():
+    newest = list_checkpoints(path / CHECKPOINTS)[-1:]
+    if not (path / RECIPE).is_file() and not newest:
         raise UsageError(
             f"{path} is not a run: it has no {RECIPE}; give the directory that rl train wrote"
         )
-    recipe = load_recipe(path / RECIPE)
+    try:
+        recipe = load_recipe(path / RECIPE)
+    except ConfigError as error:
+        copies = [f"copy {checkpoint / RECIPE} there" for checkpoint in newest]
+        raise ConfigError("; ".join([str(error), *copies])) from error
     custom = [
         spec.kind
         for spec in (recipe.env, recipe.actor, recipe.algorithm, recipe.storage)
@@ -172,7 +177,7 @@ def open_run(directory: str, *, learns: bool = True) -> Run:
             f"{path} holds a run for each seed; to continue them, give the same rl train --seeds "
             f"again with --run-dir {path}, or continue one: rl resume {runs_in(path)[0]}"
         )
-    if learns and not list_checkpoints(path / CHECKPOINTS):
+    if learns and not newest:
         raise UsageError(f"{path} cannot be continued: it {without_checkpoint(path)}")
     return Run(path, recipe)
 

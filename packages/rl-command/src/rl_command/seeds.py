@@ -28,7 +28,7 @@ from rl_command.run_directory import (
     discard_if_fresh,
 )
 from rl_command.train_arguments import TrainRequest, lengths_of
-from rl_core.errors import RLError
+from rl_core.errors import CheckpointError, RLError
 from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train.builder import SECTIONS, changed_option
@@ -96,7 +96,7 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     for seed, run in runs.items():
         if _is_finished(run, request.budget):
             hint = ""
-            if _final_mean(run) is None:
+            if final_mean(run) is None:
                 evaluate = command_on("eval", run, arguments.imports)
                 hint = f"; it was not evaluated at its end: {evaluate}"
             print(f"seed {seed}: has finished, and is skipped{hint}", file=sys.stderr)
@@ -123,7 +123,7 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
         words += [f"--config={group / RECIPE}", f"--seed={seed}", f"--run-dir={run}"]
         starts.append((train, words, f"seed {seed}"))
     status = _in_turn(starts) if arguments.jobs == 1 else _side_by_side(starts, arguments.jobs)
-    finished = {seed: mean for seed, run in runs.items() if (mean := _final_mean(run)) is not None}
+    finished = {seed: mean for seed, run in runs.items() if (mean := final_mean(run)) is not None}
     for seed, mean in finished.items():
         print(f"seed {seed}: final return {in_words(mean)[0]}")
     if len(finished) > 1:
@@ -171,7 +171,8 @@ def _summary(run: Path) -> dict[str, Json]:
     return summary if isinstance(summary, dict) else {}
 
 
-def _final_mean(run: Path) -> float | None:
+def final_mean(run: Path) -> float | None:
+    """Return the mean return of a run's evaluation at its end, or None where there was none."""
     return cast("float | None", _summary(run).get("final_return_mean"))
 
 
@@ -183,7 +184,10 @@ def _is_finished(run: Path, budget: Budget) -> bool:
     """
     summary = _summary(run)
     if not summary:  # it was killed, perhaps in its last evaluation
-        newest = latest_checkpoint(run / CHECKPOINTS)
+        try:
+            newest = latest_checkpoint(run / CHECKPOINTS)
+        except CheckpointError:  # all are damaged, which is told when it is resumed
+            return False
         return newest is not None and _is_over(newest, budget)
     if summary.get("stopped"):
         return False

@@ -17,7 +17,7 @@ from rl_command.run_directory import (
     new_run_dir,
     open_run,
 )
-from rl_command.seeds import SIGNALS, train_seeds
+from rl_command.seeds import SIGNALS, final_mean, train_seeds
 from rl_command.summary import print_training
 from rl_command.train_arguments import (
     ProgressMode,
@@ -134,7 +134,7 @@ def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
         is_unfinished = planned is not None and not planned.is_over(trainer)
         run = command_on("resume", trainer.run_dir, imports)
         advice = [f"to continue: {run if is_unfinished else _longer(trainer, budget, imports)}"]
-        if not (trainer.run_dir / "summary.json").exists():  # it was killed while it was evaluated
+        if final_mean(trainer.run_dir) is None:  # it ended while it was evaluated
             advice.insert(0, _missing_evaluation(trainer.run_dir, imports))
         raise UsageError(
             f"the run has {reached:,} of {budget.target:,} {budget.unit} {how}; "

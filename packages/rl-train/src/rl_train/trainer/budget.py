@@ -53,9 +53,12 @@ class Budget:
         return {f"total_{self.unit}": self.target}
 
     def recorded_in(self, resolved: Mapping[str, Json]) -> dict[str, Json]:
-        """Return what a recipe has resolved, with this length in the place of any other."""
+        """Return what a recipe has resolved, with this length in the place of any other.
+
+        The length comes first, so that the recipe of a resumed run has the order it began with.
+        """
         kept = {name: value for name, value in resolved.items() if name not in LENGTHS}
-        return {**kept, **self.arguments}
+        return {**self.arguments, **kept}
 
     def reached(self, trainer: "Trainer") -> int:
         """Return how many of the unit a run has so far."""
