@@ -128,6 +128,14 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
     assert loaded.evaluate(2, envs=own).num_episodes == 2
 
 
+def test_an_agent_is_shown_with_what_it_learns_and_how_far_it_is() -> None:
+    options = {"num_steps": 16, "num_envs": 1, "hidden_sizes": [4]}
+    agent = rl_train.make("ppo", "CartPole-v1", seed=3, **options)
+    assert repr(agent) == "Agent(ppo on CartPole-v1, seed 3, 0 steps)"
+    steps = agent.train(total_updates=1, progress=False).total_steps
+    assert repr(agent) == f"Agent(ppo on CartPole-v1, seed 3, {steps} steps)"
+
+
 def test_a_section_given_as_an_option_is_pointed_to_its_place() -> None:
     with pytest.raises(ConfigError, match=r"storage is a section, .*options=\{'storage': \{'size'"):
         rl_train.make("dqn", "CartPole-v1", storage={"size": 3})

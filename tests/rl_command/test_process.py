@@ -136,14 +136,15 @@ def test_an_interrupted_run_can_be_resumed(
     assert "rl: stopping and saving a checkpoint" in err
     (checkpoint,) = list_checkpoints(tmp_path / "run" / "checkpoints")
     step = int(checkpoint.name.removeprefix("step-"))
-    assert f"stopped at step {step}" in err
+    assert f"stopped at step {step:,}" in err
     assert "rl resume run" in err
-    status, _, err = rl("resume", "run", "--total-steps", str(step + 100))
+    more = step - step % 64 + 100  # no whole number of rollouts
+    status, _, err = rl("resume", "run", "--total-steps", str(more))
     assert status == 0
     assert err.count("\n") == 1
     assert "collects 64 steps at a time: this run ends after " in err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["total_steps"] >= step + 100
+    assert summary["total_steps"] >= more
 
 
 @pytest.mark.parametrize("is_late", [False, True])

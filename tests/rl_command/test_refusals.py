@@ -331,6 +331,16 @@ def test_a_finished_run_is_pointed_out(refused: Refused, trained_run: Path) -> N
     assert "at least 1" in refused("resume", trained_run, "--total-steps", 0)
 
 
+def test_a_shorter_length_than_an_unfinished_run_has_is_no_reason_to_lengthen_it(
+    refused: Refused, trained_run: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("total_steps = 256", "total_steps = 999"))
+    message = refused("resume", run, "--total-steps", 10)
+    assert message.strip().endswith(f"of 10 steps already; to continue: rl resume {run}")
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_run_that_ended_in_its_last_evaluation_is_told_what_is_missing(
     refused: Refused, trained_run: Path, tmp_path: Path, is_killed: bool

@@ -80,6 +80,13 @@ compile = "off"
     )
 
 
+def test_a_recipe_is_printed_with_one_option_in_a_line() -> None:
+    lines = str(make_recipe()).splitlines()
+    assert lines[:4] == ["format = 1", "seed = 7", "device = 'cpu'", "env.name = 'CartPole-v1'"]
+    assert "actor.hidden_sizes = [64, 64]" in lines
+    assert lines[-1] == "resolved.compile = 'off'"
+
+
 def test_a_file_comes_back_equal(tmp_path: Path) -> None:
     recipe = make_recipe()
     path = tmp_path / "new" / "recipe.toml"

@@ -1243,7 +1243,7 @@ def test_nothing_is_saved_into_the_directory_of_another_run(tmp_path: Path) -> N
     _trainer(tmp_path).train(total_updates=2)
     other = _trainer(tmp_path, seed=7)
     for call in (other.save_checkpoint, partial(other.train, total_updates=1)):
-        with pytest.raises(ConfigError, match="is not empty; choose another, or resume the run"):
+        with pytest.raises(ConfigError, match="is not empty; choose another, or continue its run"):
             call()
     assert _plain_names(tmp_path / "checkpoints") == ["step-16"]
     assert not (tmp_path / ".lock").exists()
@@ -1948,7 +1948,7 @@ def test_progress_is_shown_where_it_is_asked_for(
     progress: bool | Literal["log"], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _trainer().train(total_steps=ROWS + 1, progress=progress)
-    said = f"{ROWS + 1} steps are rounded up to whole rollouts of {ROWS}: {2 * ROWS} steps"
+    said = f"collects {ROWS} steps at a time: this run ends after {2 * ROWS} steps"
     assert (said in capsys.readouterr().err) == bool(progress)
 
 

@@ -134,7 +134,7 @@ def _restore(trainer: Trainer, budget: Budget, imports: Sequence[str]) -> None:
         is_unfinished = planned is not None and not planned.is_over(trainer)
         run = command_on("resume", trainer.run_dir, imports)
         advice = [f"to continue: {run if is_unfinished else _longer(trainer, budget, imports)}"]
-        if final_mean(trainer.run_dir) is None:  # it ended while it was evaluated
+        if not is_unfinished and final_mean(trainer.run_dir) is None:  # it was to be evaluated
             advice.insert(0, _missing_evaluation(trainer.run_dir, imports))
         raise UsageError(
             f"the run has {reached:,} of {budget.target:,} {budget.unit} {how}; "

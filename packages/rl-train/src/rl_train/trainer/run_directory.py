@@ -295,8 +295,8 @@ class RunDirectory:
         self._was_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
         if not self._was_empty:
             raise ConfigError(
-                f"run directory {self.path} is not empty; choose another, or go on with its run: "
-                f"agent = rl_train.load('{self.path}'); agent.train(total, run_dir='{self.path}')"
+                f"run directory {self.path} is not empty; choose another, or continue its run: "
+                "rl_train.load(run_dir).train(total_steps=..., run_dir=run_dir)"
             )
 
     def _check_newest(self) -> None:
