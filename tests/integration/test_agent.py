@@ -129,8 +129,8 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
 
 
 def test_an_agent_is_shown_with_what_it_learns_and_how_far_it_is() -> None:
-    options = {"num_steps": 16, "num_envs": 1, "hidden_sizes": [4]}
-    agent = rl_train.make("ppo", "CartPole-v1", seed=3, **options)
+    options = {"storage": {"num_steps": 64}, "env": {"num_envs": 1}}
+    agent = rl_train.make("ppo", "CartPole-v1", seed=3, options=options)
     assert repr(agent) == "Agent(ppo on CartPole-v1, seed 3, 0 steps)"
     steps = agent.train(total_updates=1, progress=False).total_steps
     assert repr(agent) == f"Agent(ppo on CartPole-v1, seed 3, {steps} steps)"
