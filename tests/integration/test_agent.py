@@ -128,12 +128,14 @@ def test_an_agent_with_environments_of_ones_own_is_trained_and_evaluated(tmp_pat
     assert loaded.evaluate(2, envs=own).num_episodes == 2
 
 
-def test_an_agent_is_shown_with_what_it_learns_and_how_far_it_is() -> None:
+def test_an_agent_is_shown_with_what_it_learns_and_how_far_it_is(tmp_path: Path) -> None:
     options = {"storage": {"num_steps": 64}, "env": {"num_envs": 1}}
     agent = rl_train.make("ppo", "CartPole-v1", seed=3, options=options)
     assert repr(agent) == "Agent(ppo on CartPole-v1, seed 3, 0 steps)"
     steps = agent.train(total_updates=1, progress=False).total_steps
     assert repr(agent) == f"Agent(ppo on CartPole-v1, seed 3, {steps} steps)"
+    agent.save(tmp_path / "kept")
+    assert repr(rl_train.load(tmp_path / "kept")) == repr(agent)
 
 
 def test_a_section_given_as_an_option_is_pointed_to_its_place() -> None:
