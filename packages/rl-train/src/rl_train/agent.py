@@ -71,12 +71,9 @@ class Agent:
         self._generator = spawn_generator(parts.recipe.seed, "predict", parts.algorithm.device)
 
     def __repr__(self) -> str:
-        recipe, steps = self.recipe, 0 if self._checkpoint is None else self._checkpoint.step
-        steps = steps if self._trainer is None else self._trainer.total_steps
-        return (
-            f"Agent({recipe.algorithm.name} on {recipe.env.name}, seed {recipe.seed}, "
-            f"{steps:,} steps)"
-        )
+        recipe = self.recipe
+        names = f"{recipe.algorithm.name} on {recipe.env.name}"
+        return f"Agent({names}, seed {recipe.seed}, {self.total_steps:,} steps)"
 
     @property
     def recipe(self) -> Recipe:

@@ -26,7 +26,7 @@ from rl_core.compile.cache import LIBRARY, MADE, GraphCache
 from rl_core.compile.process import ERRORS, compile_folder, has_cpp_compiler, stop_compilers
 from rl_core.compile.trace import TracedGraph
 
-TESTED_TORCH = ("2.13", "2.15")
+TESTED_TORCH = ("2.13", "2.14", "2.15")
 """Versions whose libraries were tested; with any other one `torch.compile` serves."""
 
 Run: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
