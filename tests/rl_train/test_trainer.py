@@ -1407,6 +1407,17 @@ def test_long_runs_compile_and_those_of_long_sequences_later(
         assert mode == expected
 
 
+def test_a_long_run_is_not_compiled_by_a_torch_that_was_not_tested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rl_train.trainer.setup.worthwhile_compile_mode", lambda *_: "auto")
+    monkeypatch.setattr("rl_train.trainer.setup.is_supported", lambda: False)
+    trainer = _trainer()
+    with pytest.warns(RuntimeWarning, match="this run is not compiled; install one of them, or"):
+        trainer.train(total_updates=1, progress=False)
+    assert trainer.recipe.resolved["compile"] == "off"
+
+
 def test_a_live_change_survives_a_resume(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
     trainer.algorithm.update_algorithm_parameter("learning_rate", Linear(0.5, 0.1))
