@@ -577,7 +577,7 @@ def test_environments_without_tasks_are_refused() -> None:
     torch.manual_seed(0)
     actor = OnPolicyActor(envs.single_observation_space, envs.single_action_space)
     algorithm = MAMLVPG(actor, MAMLVPGConfig(meta_batch_size=2))
-    with pytest.raises(ConfigError, match="Pendulum-v1 has no tasks"):
+    with pytest.raises(ConfigError, match="and Pendulum-v1 is one"):
         _trainer(algorithm, envs=envs)
 
 

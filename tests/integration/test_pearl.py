@@ -373,5 +373,5 @@ def test_environments_without_tasks_are_refused() -> None:
     envs = make_vec("Pendulum-v1", 4)
     actor = ContextConditionedActor(envs.single_observation_space, envs.single_action_space)
     algorithm = PEARL(actor, PEARLConfig(**SMALL))
-    with pytest.raises(ConfigError, match="Pendulum-v1 has no tasks"):
+    with pytest.raises(ConfigError, match="and Pendulum-v1 is one"):
         _trainer(algorithm, envs=envs)
