@@ -115,9 +115,9 @@ def test_a_true_answer_ends_the_loop_it_is_given_in(
 def test_nobody_listens_where_nothing_is_overridden() -> None:
     class Quiet(Callback):
         def on_update_end(self, trainer: Trainer) -> None:
-            watch = trainer.algorithm.watch
-            assert not any((watch.epoch_start, watch.epoch_end))
-            assert not any((watch.minibatch_start, watch.minibatch_end))
+            callbacks = trainer.algorithm.callbacks
+            assert not any((callbacks.epoch_start, callbacks.epoch_end))
+            assert not any((callbacks.minibatch_start, callbacks.minibatch_end))
 
     _trainer(Quiet()).train(8)
 

@@ -9,8 +9,8 @@ from rl_core.algorithm.defaults import EnvSpec as EnvSpec
 from rl_core.algorithm.evaluation import EvaluatedEpisodes as EvaluatedEpisodes
 from rl_core.algorithm.hyper import Scheduled as Scheduled
 from rl_core.algorithm.rollouts import evaluate_rollout as evaluate_rollout
+from rl_core.algorithm.update import UpdateCallbacks as UpdateCallbacks
 from rl_core.algorithm.update import UpdateSchedule as UpdateSchedule
-from rl_core.algorithm.update import UpdateWatch as UpdateWatch
 from rl_core.algorithm.update import run_epochs as run_epochs
 from rl_core.algorithm.update import run_update as run_update
 from rl_core.algorithm.update import whole_batch as whole_batch

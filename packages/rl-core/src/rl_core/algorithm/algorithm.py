@@ -13,7 +13,7 @@ from rl_core.algorithm.add_ons import AddOns, PolicyLossAddOn
 from rl_core.algorithm.defaults import DefaultRecipe, EnvSpec
 from rl_core.algorithm.evaluation import EvaluatedEpisodes
 from rl_core.algorithm.hyper import Schedules, checked_config
-from rl_core.algorithm.update import UpdateSchedule, UpdateWatch, run_update
+from rl_core.algorithm.update import UpdateCallbacks, UpdateSchedule, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.compile.function import CompiledFunctions
 from rl_core.config import Schedule, type_arguments
@@ -102,7 +102,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.hyper = self.schedules.current
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
         self.generator = spawn_generator(torch.initial_seed(), "algorithm", self.device)
-        self.watch = UpdateWatch()
+        self.callbacks = UpdateCallbacks()
         self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
         self._loss_module = LossModule(self.loss, self.modules, self.hyper)
         learned = self.parameter_groups(), self.target_networks(), self.constant_modules()

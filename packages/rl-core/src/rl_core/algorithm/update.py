@@ -103,12 +103,12 @@ class UpdateSchedule(Config):
 BatchT = TypeVar("BatchT")
 
 
-Listener: TypeAlias = Callable[[int], bool | None]
+UpdateCallback: TypeAlias = Callable[[int], bool | None]
 """Called with a count from 0; True ends the loop that it is called in."""
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateWatch:
+class UpdateCallbacks:
     """Callbacks before and after the epochs and minibatches of an update.
 
     Attributes:
@@ -118,15 +118,15 @@ class UpdateWatch:
         minibatch_end: after each gradient step; True ends the pass.
     """
 
-    epoch_start: Sequence[Listener] = ()
-    epoch_end: Sequence[Listener] = ()
-    minibatch_start: Sequence[Listener] = ()
-    minibatch_end: Sequence[Listener] = ()
+    epoch_start: Sequence[UpdateCallback] = ()
+    epoch_end: Sequence[UpdateCallback] = ()
+    minibatch_start: Sequence[UpdateCallback] = ()
+    minibatch_end: Sequence[UpdateCallback] = ()
 
 
-def _ends(listeners: Sequence[Listener], count: int) -> bool:
-    """Call all listeners, and tell whether one ends the loop."""
-    ends = [listener(count) for listener in listeners]  # every listener is called
+def _ends(callbacks: Sequence[UpdateCallback], count: int) -> bool:
+    """Call all, and tell whether one ends the loop."""
+    ends = [callback(count) for callback in callbacks]  # every one is called
     return any(ends)
 
 
@@ -184,19 +184,19 @@ def run_epochs(
     batches: Callable[[], Iterable[BatchT]],
     learn: Callable[[BatchT], object],
 ) -> None:
-    """Pass over batches as often as an algorithm's schedule says, and call its `UpdateWatch`.
+    """Pass over batches as often as an algorithm's schedule says, and call its `UpdateCallbacks`.
 
     Args:
         algorithm: what learns.
         batches: returns the batches of one pass.
         learn: takes the gradient step of a batch.
     """
-    watch, step = algorithm.watch, algorithm.gradients
-    starts, finishes = watch.minibatch_start, watch.minibatch_end
+    callbacks, step = algorithm.callbacks, algorithm.gradients
+    starts, finishes = callbacks.minibatch_start, callbacks.minibatch_end
     for epoch in range(algorithm.schedule.num_epochs):
         if epoch > 0 and step.stopped:
             break
-        if watch.epoch_start and _ends(watch.epoch_start, epoch):
+        if callbacks.epoch_start and _ends(callbacks.epoch_start, epoch):
             break
         for index, batch in enumerate(batches()):
             if starts and _ends(starts, index):
@@ -204,7 +204,7 @@ def run_epochs(
             learn(batch)
             if finishes and _ends(finishes, index):
                 break
-        if watch.epoch_end and _ends(watch.epoch_end, epoch):
+        if callbacks.epoch_end and _ends(callbacks.epoch_end, epoch):
             break
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from rl_core.algorithm import AnyAlgorithm, UpdateWatch
+from rl_core.algorithm import AnyAlgorithm, UpdateCallbacks
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch, Transition
 from rl_core.errors import ConfigError
 from rl_core.storage import AnyStorage, StorageSpec, observation_spec
@@ -83,9 +83,9 @@ class UpdateTests(AlgorithmCase):
         def listener(event: str) -> Callable[[int], None]:
             return lambda _: seen.add(event)
 
-        events = {field.name: [listener(field.name)] for field in fields(UpdateWatch)}
+        events = {field.name: [listener(field.name)] for field in fields(UpdateCallbacks)}
         storage, before = self._filled_storage(1), algorithm.gradients.count
-        algorithm.watch = UpdateWatch(**events)
+        algorithm.callbacks = UpdateCallbacks(**events)
         algorithm.update(storage)
         if algorithm.gradients.count == before:
             pytest.skip("takes no gradient step in its first update")
@@ -200,7 +200,7 @@ class UpdateTests(AlgorithmCase):
         def is_second(count: int) -> bool:
             return count == 1
 
-        algorithm.watch = UpdateWatch(epoch_end=[is_second], minibatch_end=[is_second])
+        algorithm.callbacks = UpdateCallbacks(epoch_end=[is_second], minibatch_end=[is_second])
         with global_generators_untouched("update()", "self.generator"):
             return dict(algorithm.update(storage))
 

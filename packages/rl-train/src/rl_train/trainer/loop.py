@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_core.algorithm import UpdateWatch
+from rl_core.algorithm import UpdateCallbacks
 from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, NonFiniteError, RLError
 from rl_core.logger import Logger
 from rl_core.seeding import spawn_seed
@@ -147,12 +147,12 @@ class Loop:
                 endings.callback(logger.close)
             for callback in reversed(self._callbacks):
                 endings.callback(callback.on_training_end, trainer)
-            endings.callback(setattr, self._algorithm, "watch", UpdateWatch())
+            endings.callback(setattr, self._algorithm, "callbacks", UpdateCallbacks())
             endings.callback(self._evaluator.close)
             endings.enter_context(
                 self._algorithm.compiled.in_background(self._is_stopping_while_compiling)
             )
-            self._algorithm.watch = UpdateWatch(
+            self._algorithm.callbacks = UpdateCallbacks(
                 **{
                     event: [partial(self._call, f"on_{event}")]
                     for event in ("epoch_start", "epoch_end", "minibatch_start", "minibatch_end")
