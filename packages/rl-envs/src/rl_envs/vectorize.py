@@ -332,8 +332,8 @@ def registered_env(env: AnyEnv) -> AnyEnv:
     """
     if not (isinstance(env, str) or callable(env)):
         raise ConfigError(
-            f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', a class or "
-            "function that builds one environment, or an environment"
+            f"env is {type(env).__name__}; expected an id such as 'CartPole-v1', or a class or "
+            "function that builds one environment; as_vec_env takes those that are built"
         )
     if not isinstance(env, str) or env not in plugins.available("env"):
         return env

@@ -1,7 +1,7 @@
 """The conformance kit: one suite of tests per contract, and tiny environments to test with.
 
-Import the suite of the contract at hand from its module, subclass it, supply its one method and
-inherit the tests.
+Import the suite of the contract at hand from its module, subclass it, supply the methods that it
+names, and inherit the tests.
 """
 
 __version__ = "0.1.0"

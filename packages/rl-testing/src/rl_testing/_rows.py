@@ -280,7 +280,7 @@ def _rows_of_slice(data: DataSlice, spec: StorageSpec) -> list[list[Row]]:
     Raises:
         DataError: when columns are missing, of other shape or dtype, or of unequal length.
     """
-    length = len(data["reward"]) if "reward" in data else 0
+    length = len(data["reward"]) if "reward" in data and data["reward"].dim() else 0
     expected = _slice_columns(spec, length)
     check_slice(data, expected)
     origins = torch.stack([data["origin/storage"], data["origin/place"]], 2).tolist()

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_core.env import EnvStep, VecEnv, observation_problem
+from rl_core.env import EnvStep, VecEnv, as_numpy, observation_problem
 from rl_core.errors import DataError, EnvironmentFaultError
 from rl_core.spaces import event_shape, leaf_spaces, named_leaves, tensor_dtype
 from rl_core.types import Array, ArrayLike, ArrayObservation, StateDict, numpy_dtype
@@ -74,14 +74,14 @@ class VecEnvSuite:
             limit = envs.max_episode_steps
             length: NDArray[np.int64] = np.zeros(envs.num_envs, np.int64)
             for step, ended in self._play_with_ends(envs):
-                both = np.logical_and(_numpy(step.terminated), _numpy(step.truncated))
+                both = np.logical_and(as_numpy(step.terminated), as_numpy(step.truncated))
                 assert self.may_end_both_ways or not both.any(), (
                     f"rows {np.flatnonzero(both).tolist()} are terminated and truncated in the "
                     "same step; an episode that terminated was not cut: set "
                     "truncated &= ~terminated in step(), or may_end_both_ways in the suite if "
                     "the environments within do it"
                 )
-                length[np.flatnonzero(_numpy(step.valid))] += 1
+                length[np.flatnonzero(as_numpy(step.valid))] += 1
                 assert limit is None or length.max() <= limit, (
                     f"an episode went on for {length.max()} steps, but max_episode_steps is "
                     f"{limit}; truncate it after {limit} steps, or declare the right number"
@@ -108,7 +108,7 @@ class VecEnvSuite:
         shown, expected = runs[0]
         for first, steps in runs[1:]:
             for name, value in _flat(shown).items():
-                np.testing.assert_array_equal(_numpy(_flat(first)[name]), _numpy(value), name)
+                np.testing.assert_array_equal(as_numpy(_flat(first)[name]), as_numpy(value), name)
             _check_same_steps(steps, expected, "after a reset with the same seed")
 
     def test_seeds_tell_runs_and_rows_apart(self) -> None:
@@ -146,27 +146,33 @@ class VecEnvSuite:
         with self.make_env() as envs:
             held = [_flat(envs.reset(seed=1))]
             held += [{**_flat(step.observation), **_rows(step)} for step in _play(envs, 4)]
-            copies = [{name: _numpy(value).copy() for name, value in part.items()} for part in held]
+            copies = [
+                {name: as_numpy(value).copy() for name, value in part.items()} for part in held
+            ]
             _play(envs, 10, seed=7)
             envs.reset()
             for part, copy in zip(held, copies, strict=True):
                 for name, expected in copy.items():
-                    np.testing.assert_array_equal(_numpy(part[name]), expected, err_msg=name)
+                    np.testing.assert_array_equal(as_numpy(part[name]), expected, err_msg=name)
 
     def test_an_ended_row_resets_at_once_or_in_one_invalid_step(self) -> None:
         """A row is invalid exactly where it resets in a step of its own."""
         with self.make_env() as envs:
             owes_reset: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)
             for step, ended in self._play_with_ends(envs):
-                np.testing.assert_array_equal(_numpy(step.valid), ~owes_reset)
+                np.testing.assert_array_equal(as_numpy(step.valid), ~owes_reset)
                 assert not ended[owes_reset].any(), "a row that only reset cannot end"
-                assert not _numpy(step.reward)[owes_reset].any(), "nor be rewarded"
+                assert not as_numpy(step.reward)[owes_reset].any(), "nor be rewarded"
                 owes_reset = ended if step.final_observation is None else np.zeros_like(ended)
                 assert envs.resets_in_steps or not owes_reset.any(), (
                     f"rows {np.flatnonzero(owes_reset).tolist()} ended, but final_observation is "
                     "None although resets_in_steps is False; return the last observations of "
                     "ended episodes as final_observation, or, if a row resets in a step of its "
                     "own, let resets_in_steps return True"
+                )
+                assert not (envs.resets_in_steps and step.final_observation is not None), (
+                    "final_observation was returned although resets_in_steps is True; return None, "
+                    "or let resets_in_steps return False"
                 )
 
     def test_final_observations_differ_only_where_a_row_ended(self) -> None:
@@ -176,7 +182,7 @@ class VecEnvSuite:
                 following, final = _flat(step.observation), _flat(step.final_observation)
                 for name, value in final.items():
                     np.testing.assert_array_equal(
-                        _numpy(value)[~ended], _numpy(following[name])[~ended], err_msg=name
+                        as_numpy(value)[~ended], as_numpy(following[name])[~ended], err_msg=name
                     )
 
     def test_final_observations_are_not_those_of_the_reset(self) -> None:
@@ -191,7 +197,7 @@ class VecEnvSuite:
                 elif final:
                     num_ended += int(ended.sum())
                     is_last |= any(
-                        _differ(_numpy(value)[ended], _numpy(following[name])[ended])
+                        _differ(as_numpy(value)[ended], as_numpy(following[name])[ended])
                         for name, value in final.items()
                     )
                 shown = following
@@ -261,21 +267,21 @@ class VecEnvSuite:
             ((5, 2), (True, False), 2),
         ]
         with self._vectorized([partial(CountingEnv, *c, reuse_buffer=True) for c in cases]) as envs:
-            shown = _numpy(envs.reset(seed=1))
+            shown = as_numpy(envs.reset(seed=1))
             steps = _play(envs, 14)
         lone = [CountingEnv(*case) for case in cases]
         expected = [env.reset(seed=0)[0] for env in lone]
         counts = np.zeros(len(lone), np.int64)
         for step in steps:
-            counts += _numpy(step.valid).astype(np.int64)
-            for row in np.flatnonzero(_numpy(step.valid)):
+            counts += as_numpy(step.valid).astype(np.int64)
+            for row in np.flatnonzero(as_numpy(step.valid)):
                 np.testing.assert_array_equal(shown[row], expected[row])
                 successor, *others, _ = lone[row].step(0)
-                np.testing.assert_array_equal(_numpy(step.successor)[row], successor)
+                np.testing.assert_array_equal(as_numpy(step.successor)[row], successor)
                 rows = (step.reward, step.terminated, step.truncated)
-                assert [_numpy(value)[row] for value in rows] == others
+                assert [as_numpy(value)[row] for value in rows] == others
                 expected[row] = lone[row].reset()[0] if any(others[1:]) else successor
-            shown = _numpy(step.observation)
+            shown = as_numpy(step.observation)
         assert counts.min() >= 9
 
     def test_every_kind_of_observation_passes_through(self) -> None:
@@ -285,7 +291,7 @@ class VecEnvSuite:
                 observation = envs.reset(seed=2)
                 for _ in range(20):
                     step = envs.step(cast("ArrayLike", observation))
-                    rewards = _numpy(step.reward)[_numpy(step.valid)]
+                    rewards = as_numpy(step.reward)[as_numpy(step.valid)]
                     np.testing.assert_allclose(rewards, 1.0, err_msg=kind)
                     observation = step.observation
 
@@ -312,7 +318,7 @@ class VecEnvSuite:
         envs.reset(seed=1)
         for action in _actions(envs, self.num_steps):
             step = envs.step(action)
-            ended = np.logical_or(_numpy(step.terminated), _numpy(step.truncated))
+            ended = np.logical_or(as_numpy(step.terminated), as_numpy(step.truncated))
             has_ended |= bool(ended.any())
             yield step, ended
         assert has_ended, (
@@ -369,7 +375,7 @@ def _check_same_steps(actual: Sequence[EnvStep], expected: Sequence[EnvStep], wh
         assert list(got) == list(wanted), f"{place}: {list(got)}; expected {list(wanted)}"
         for name, value in wanted.items():
             message = f"{name} in {place}"
-            np.testing.assert_array_equal(_numpy(got[name]), _numpy(value), err_msg=message)
+            np.testing.assert_array_equal(as_numpy(got[name]), as_numpy(value), err_msg=message)
 
 
 def _rows(step: EnvStep) -> dict[str, ArrayLike]:
@@ -389,7 +395,7 @@ def _record(envs: VecEnv, seed: int | None) -> Array:
     parts = list(_flat(envs.reset(seed=seed)).values())
     for step in _play(envs, 20):
         parts += [*_flat(step.observation).values(), step.reward]
-    return np.concatenate([_numpy(part).reshape(envs.num_envs, -1) for part in parts], axis=1)
+    return np.concatenate([as_numpy(part).reshape(envs.num_envs, -1) for part in parts], axis=1)
 
 
 def _flat(observation: ArrayObservation | None) -> dict[str, ArrayLike]:
@@ -399,13 +405,8 @@ def _flat(observation: ArrayObservation | None) -> dict[str, ArrayLike]:
     return dict(observation) if isinstance(observation, Mapping) else {"observation": observation}
 
 
-def _numpy(value: ArrayObservation) -> Array:
-    assert not isinstance(value, Mapping)
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-
-
 def _differ(one: ArrayLike, other: ArrayLike) -> bool:
-    return not np.array_equal(_numpy(one), _numpy(other))
+    return not np.array_equal(as_numpy(one), as_numpy(other))
 
 
 def _check_observation(envs: VecEnv, observation: ArrayObservation, what: str) -> None:
@@ -433,7 +434,7 @@ def _check_array(
         f"{name} is of {type(value)}, but array_type is {envs.array_type!r}; return a "
         f"{kind.__name__}, or declare the other array_type"
     )
-    array, expected = _numpy(value), (envs.num_envs, *shape)
+    array, expected = as_numpy(value), (envs.num_envs, *shape)
     assert array.shape == expected, f"{name} has shape {array.shape}; expected {expected}"
     assert array.dtype == dtype, f"{name} has dtype {array.dtype}; expected {dtype}"
     assert np.isfinite(array).all(), (

@@ -73,8 +73,8 @@ class ReferenceRolloutStorage(RowStorage[RolloutBatch], HasRollouts):
             if not length <= minibatch_size <= samples:
                 raise ConfigError(f"minibatch_size={minibatch_size} does not fit the rollout")
             num_minibatches = -(-units // (minibatch_size // length))
-        if num_minibatches > units:
-            raise ConfigError(f"num_minibatches={num_minibatches} is more than the rollout has")
+        if not 1 <= num_minibatches <= units:
+            raise ConfigError(f"num_minibatches={num_minibatches} for {units} samples or sequences")
         order = torch.randperm(units, generator=self.generator).tolist()
         batches = [order[first::num_minibatches] for first in range(num_minibatches)]
         longest = len(batches[0])

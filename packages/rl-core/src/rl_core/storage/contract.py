@@ -33,8 +33,7 @@ class Storage(StateFields, ABC, Generic[BatchT]):
         batch_type: the batch dataclass that `generate_batches` yields.
         spec: what `allocate` was given last; None before.
         generator: draws every random index; on the CPU.
-        rollout_steps: steps of all environments after which a rollout is complete; None for
-            replay.
+        rollout_steps: rows of a complete rollout, T: steps of each environment; None for replay.
         n_step: rewards in a replayed transition, at most.
         gives_sequences: replayed batches are sequences, for recurrent actors.
         steps_per_sample: steps of an environment in each sample, burn-in included. A rollout

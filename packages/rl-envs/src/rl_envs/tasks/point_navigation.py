@@ -188,7 +188,7 @@ class PointNavigation(TaskVecEnv):
         self._place = saved.tensor("place", like=like).numpy(force=True).copy()
         self._goal = saved.tensor("goal", like=like).numpy(force=True).copy()
         self._next_goal = None
-        if state.get("next_goal") is not None:
+        if saved.tensor_or_none("next_goal") is not None:
             self._next_goal = saved.tensor("next_goal", like=like).numpy(force=True).copy()
         self._steps, self._is_ready = saved.count("steps"), saved.flag("is_ready")
         set_generator_state(self._generator, saved.tensor("generator"))

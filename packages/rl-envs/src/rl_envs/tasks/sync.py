@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_core.config import NonNegativeInt, check_argument
 from rl_core.env import TaskSplit, TaskVecEnv
+from rl_core.errors import CheckpointError, DataError
 from rl_core.types import Array, ArrayObservation, StateDict
 from rl_envs.tasks.sampler import checked_tasks
 from rl_envs.vector._arrays import Info
@@ -94,11 +95,18 @@ class SyncTaskVecEnv(SyncVecEnv, TaskVecEnv):
         return {**super().state_dict(), "tasks": self._next_tasks}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the tasks too, from the next `reset` on."""
+        """Restore the tasks too, from the next `reset` on.
+
+        Raises:
+            CheckpointError: if the state does not fit.
+        """
         super().load_state_dict(state)
         tasks = state.get("tasks")
         if isinstance(tasks, Tensor):
-            self.set_tasks(tasks)
+            try:
+                self.set_tasks(tasks)
+            except DataError as error:
+                raise CheckpointError(f"{self.spec_id}: 'tasks': {error}") from error
         else:
             self._next_tasks = None
 

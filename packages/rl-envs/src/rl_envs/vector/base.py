@@ -190,16 +190,14 @@ class BaseGymVecEnv(VecEnv):
         Raises:
             CheckpointError: if the state does not fit.
         """
-        seed, steps = state.get("seed"), state.get("steps")
-        if not isinstance(steps, int) or not isinstance(seed, int | None):
-            raise CheckpointError(
-                f"the state of {self._name} holds {sorted(state)}, and no numbers seed and steps"
-            )
+        saved = StateReader(state, self._name)
+        steps = saved.count("steps")
+        seed = None if saved.plain("seed") is None else saved.count("seed")
         self._seed, self._steps = seed, steps
         self._next_seed = seed if seed is None or steps == 0 else resumed_seed(seed, steps)
         self._is_ready = False
         if "episodes" in state and not self._is_closed:
-            self._load_episodes(StateReader(state, self._name).reader("episodes"))
+            self._load_episodes(saved.reader("episodes"))
             self._next_seed, self._is_ready = None, True
 
     @abstractmethod

@@ -46,7 +46,6 @@ class GymVecEnv(BaseGymVecEnv):
             happens every 32 steps, because each look waits for the device; the error still names
             the step.
         name: what to call it in messages and as `spec_id`; found out if None.
-        max_episode_steps: found out if None, where that is possible.
         component: how a recipe names these environments, if it can.
         timeout_s: how long a reset, step or close may take if Gymnasium runs each environment in a
             process of its own.
@@ -65,7 +64,6 @@ class GymVecEnv(BaseGymVecEnv):
         seed: int | None = None,
         check: bool = True,
         name: str | None = None,
-        max_episode_steps: int | None = None,
         component: ComponentSpec | None = None,
         timeout_s: float = 60.0,
     ) -> None:
@@ -76,8 +74,9 @@ class GymVecEnv(BaseGymVecEnv):
                 f"envs is a {type(envs).__name__}; expected a gymnasium.vector.VectorEnv; "
                 "as_vec_env takes single environments, too"
             )
+        limit = None
         if isinstance(envs, EnvPoolVectorEnv):
-            name, max_episode_steps = name or envs.name, max_episode_steps or envs.max_episode_steps
+            name, limit = name or envs.name, envs.max_episode_steps
         base = envs.unwrapped
         first = base.envs[0] if isinstance(base, SyncVectorEnv) else base
         found_name, found_limit = name_and_limit(first.spec or base.spec, first)
@@ -85,7 +84,7 @@ class GymVecEnv(BaseGymVecEnv):
             int(envs.num_envs),
             (envs.single_observation_space, envs.single_action_space),
             name or found_name,
-            max_episode_steps or found_limit,
+            limit or found_limit,
             seed=seed,
             check=check,
             component=component,

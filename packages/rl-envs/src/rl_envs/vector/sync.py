@@ -25,7 +25,7 @@ Last: TypeAlias = tuple[object, Info]
 _LAST_KEYS = ("final_obs", "final_info")
 """Gymnasium's names for the parts of `Last`."""
 
-_USUAL_NUMBERS = frozenset({float, np.float64, np.float32})
+_USUAL_NUMBERS = frozenset({float, int, np.float64, np.float32})
 _USUAL_FLAGS = frozenset({bool, np.bool_})
 
 

@@ -115,7 +115,7 @@ class ProcessVecEnv(BaseGymVecEnv):
 
     @property
     def processes(self) -> "list[multiprocessing.process.BaseProcess]":
-        """The processes of the environments, in the environments' order."""
+        """The processes, one for each worker, in the order of their environments."""
         return [worker.process for worker in self._workers]
 
     def step(self, action: ArrayLike) -> EnvStep:
@@ -149,7 +149,11 @@ class ProcessVecEnv(BaseGymVecEnv):
     def goal_functions(self) -> GoalFunctions | None:
         """Return how goals are rewarded; None if there are none. Builds an environment to ask."""
         with self._locating("goal_functions"):
-            return GoalFunctions.of_env(self._functions[0]())
+            env = self._functions[0]()
+            functions = GoalFunctions.of_env(env)
+            if functions is None:
+                env.close()
+            return functions
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
         seeds = [None] * self._num_envs if seed is None else spread_seed(seed, self._num_envs)

@@ -52,25 +52,17 @@ class Episodes:
 
     def _catch_up(self) -> None:
         ring = self._ring
-        end = ring.cursor()
-        spans = end - self._seen
-        if not spans.any():
+        if ring.is_at(self._seen):
             return
-        length = min(int(spans.max()), ring.num_rows - 1)
-        back = np.arange(length, -1, -1)[:, None]
-        positions = end - back
-        slots = ring.slots(positions)
-        is_valid = (back <= spans) & ((ring.flags[slots] & VALID) > 0)
-        follows = np.zeros_like(is_valid)
-        follows[1:] = is_valid[:-1]
-        known = (spans <= length).nonzero()[0]  # of these the row before the new ones is there
-        before = ring.slots(self._seen - 1)[known]
-        follows[length - spans[known], known] = (ring.flags[before] & VALID) > 0
-        numbers = self._count + (is_valid & ~follows).cumsum(0)
+        slots, is_there = ring.rows_since(self._seen)
+        self._seen = ring.cursor()
+        positions = self._seen - np.arange(len(slots) - 1, -1, -1)[:, None]
+        is_valid = is_there & ((ring.flags[slots] & VALID) > 0)
+        # Before the oldest row comes the write position, which is never a transition.
+        begins = is_valid & ((ring.flags[ring.slots(positions - 1)] & VALID) == 0)
+        numbers = self._count + begins.cumsum(0)
         episodes = ring.slots(numbers)  # no environment has more episodes than rows
-        begins = is_valid & ~follows
         self._first[episodes[begins]] = positions[begins]
         self._last[episodes[is_valid]] = positions[is_valid]  # the last one assigned stays
         self._episode[slots[is_valid]] = episodes[is_valid]
         self._count = numbers[-1]
-        self._seen = end

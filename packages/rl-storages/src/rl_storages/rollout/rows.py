@@ -228,8 +228,11 @@ class RolloutRows:
         goes_on = newest["valid"][last] & ~newest["terminated"][last]
         goes_on = goes_on.to(self.spec.device)
         # Truncated ones too, whose last observation the next row was to bring; some brought it.
-        for index, _ in self._finals:
-            goes_on[index[index[:, 0] == last, 1]] = False
+        for index, _ in reversed(self._finals):  # in the order of rows
+            is_newest = index[:, 0] == last
+            if not is_newest.any():
+                break
+            goes_on[index[is_newest, 1]] = False
         envs = ((starts | breaks).to(goes_on.device) & goes_on).nonzero().flatten()
         if len(envs):
             self.columns["truncated"][last, envs] = True
@@ -242,7 +245,8 @@ class RolloutRows:
             DataError: when it does not fit, or holds what no rollout can.
         """
         length, count = (
-            len(data[name]) if name in data else 0 for name in ("reward", "final_index")
+            len(data[name]) if name in data and data[name].dim() else 0
+            for name in ("reward", "final_index")
         )
         expected = {
             name: ((length, *column.shape[1:]), column.dtype)

@@ -211,7 +211,8 @@ class LayoutByTime(IndexLayout):
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state returned by `state_dict`; see `IndexLayout.load_state_dict`."""
         ring = self._ring
-        saved = StateReader(state, "storage/sampler")
+        saved = StateReader(state, "storage/sampler/order")
+        saved.expect(("end", "numbers"))
         end, used = saved.count("end") + 1, ring.places.used_slots
         like = torch.zeros(used, dtype=torch.int64)
         numbers = saved.tensor("numbers", like).numpy(force=True) + 1
@@ -220,7 +221,7 @@ class LayoutByTime(IndexLayout):
         is_drawn = (ring.flags[slots] & ring.drawn) > 0
         is_recent = (there < end) & (there >= end - ring.num_slots)
         if not (is_drawn & is_recent).all() or len(np.unique(there)) < len(there):
-            raise CheckpointError("storage/sampler: the saved numbers contradict the rows")
+            raise CheckpointError("storage/sampler/order: the saved numbers contradict the rows")
         self.reset()
         self.end = end
         self._number[slots] = there
