@@ -441,3 +441,24 @@ def test_a_reply_that_comes_too_late_is_not_taken_for_a_steps() -> None:
         with pytest.warns(RuntimeWarning, match="environment 0: .* started again"):
             step = envs.step(np.zeros(2, np.int64))
         assert step.truncated.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("wrong", [{"steps": -5}, {"seed": -1}, {"seed": True}, {"steps": 1.5}])
+def test_numbers_that_no_state_has_are_refused(wrong: StateDict) -> None:
+    with make_vec("CartPole-v1", 2, seed=0) as envs:
+        state = {**envs.state_dict(), **wrong}
+        with pytest.raises(CheckpointError, match=f"CartPole-v1: '{next(iter(wrong))}'"):
+            envs.load_state_dict(state)
+
+
+def test_an_environment_that_was_built_to_ask_for_goals_is_closed() -> None:
+    closed = []
+
+    class Closing(CartPoleEnv):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    with ProcessVecEnv([Closing]) as envs:
+        assert envs.goal_functions() is None
+        assert len(closed) == 1

@@ -12,7 +12,13 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rl_core.env import TaskSplit, TaskVecEnv, VecEnv, as_numpy
-from rl_core.errors import ConfigError, DataError, EnvironmentFaultError, SpaceError
+from rl_core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentFaultError,
+    SpaceError,
+)
 from rl_core.spaces import event_shape
 from rl_core.types import Array
 from rl_envs import make_vec
@@ -577,6 +583,16 @@ def test_tasks_of_another_shape_are_refused() -> None:
     assert isinstance(envs, TaskVecEnv)
     with pytest.raises(DataError, match=r"have shape \(2, 2\); expected \(2, 3\): one task"):
         envs.set_tasks(torch.zeros(2, 2))
+    with pytest.raises(CheckpointError, match=r"'tasks': .*have shape \(2, 2\); expected \(2, 3\)"):
+        envs.load_state_dict({**envs.state_dict(), "tasks": torch.zeros(2, 2)})
+
+
+def test_a_state_of_points_that_lacks_their_next_goals_is_refused() -> None:
+    envs = PointNavigation(2)
+    envs.reset(seed=1)
+    state = {name: part for name, part in envs.state_dict().items() if name != "next_goal"}
+    with pytest.raises(CheckpointError, match="next_goal"):
+        envs.load_state_dict(state)
 
 
 @pytest.mark.parametrize("env_id", ["PointNavigation-v0", "HalfCheetahVel-v0"])

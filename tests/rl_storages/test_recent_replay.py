@@ -298,6 +298,9 @@ def test_numbers_that_contradict_the_rows_are_refused() -> None:
         damaged = {**sampler, "order": {**order, "numbers": wrong}}
         with pytest.raises(CheckpointError, match="numbers"):
             storage.load_state_dict({**state, "sampler": damaged})
+    more = {**sampler, "order": {**order, "more": 1}}
+    with pytest.raises(CheckpointError, match=r"storage/sampler/order: .*'more'"):
+        storage.load_state_dict({**state, "sampler": more})
 
 
 @pytest.mark.parametrize(

@@ -439,6 +439,7 @@ def test_nothing_is_broadcast_or_cast(name: str, wrong: object) -> None:
         ("valid", lambda c: c.view(torch.uint8).fill_(255).view(torch.bool), "neither true nor"),
         ("final_index", lambda c: c.fill_(10**9), r"beyond the 8 rows of 2 environments"),
         ("final_index", lambda c: c - 1, r"beyond the 8 rows"),
+        ("final_index", lambda c: c.new_zeros(()), "shape"),
     ],
 )
 def test_a_state_that_cannot_be_is_refused(

@@ -86,6 +86,12 @@ class HidingItsResets(LateWalkVecEnv):
     resets_in_steps = False
 
 
+class PromisingResets(WalkVecEnv):
+    """Says that steps may only reset, and returns final observations all the same."""
+
+    resets_in_steps = True
+
+
 class Endless(WalkVecEnv):
     """Never says that an episode has ended."""
 
@@ -211,6 +217,7 @@ SAVES = "test_it_can_be_saved_before_its_first_reset"
         (ForgettingWhoIsLate, RESUMES, "step 1 after loading"),
         (AlwaysValid, RESETS, "not equal"),
         (HidingItsResets, RESETS, "resets_in_steps is False"),
+        (PromisingResets, RESETS, "was returned although resets_in_steps is True; return None"),
         (Endless, RESETS, "no row ended within 300 steps.*more num_steps"),
         (Endless, FINAL, "no row ended within 300 steps.*more num_steps"),
         (HidingTheLast, RESETS, "final_observation is None.*return the last observations"),
