@@ -73,7 +73,7 @@ def test_an_abandoned_id_is_refused_with_its_successor(env_id: str) -> None:
 
 
 def test_a_short_name_is_not_mistaken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_envs.registry.register_installed", lambda: iter(()))
+    monkeypatch.setattr("rl_envs.registry.registering_installed", lambda: iter(()))
     for env_id in [one for one in gymnasium.registry if "Pong" in one]:
         monkeypatch.delitem(gymnasium.registry, env_id)
     with pytest.raises(ConfigError, match="import that module first"):

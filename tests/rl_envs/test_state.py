@@ -454,11 +454,14 @@ def test_numbers_that_no_state_has_are_refused(wrong: StateDict) -> None:
 def test_an_environment_that_was_built_to_ask_for_goals_is_closed() -> None:
     closed = []
 
-    class Closing(CartPoleEnv):
+    class Closing(gymnasium.Wrapper):
         def close(self) -> None:
             closed.append(self)
             super().close()
 
-    with ProcessVecEnv([Closing]) as envs:
+    def build() -> gymnasium.Env:
+        return Closing(make("CartPole-v1"))
+
+    with ProcessVecEnv([build]) as envs:
         assert envs.goal_functions() is None
         assert len(closed) == 1

@@ -302,7 +302,7 @@ class _KeepsTheNextGoal(Relabeler):
 class _UsesOtherEpisodes(Episodes):
     def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
         positions, first, last = super().bounds(slots)
-        newest = self._ring.places.positions[slots % self._ring.num_envs] - 1
+        newest = self._ring.write_positions.positions[slots % self._ring.num_envs] - 1
         return positions, first, np.minimum(last + 3, newest)
 
 

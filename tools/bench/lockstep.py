@@ -287,7 +287,7 @@ def _without_chance(take: Callable[[tuple[int, ...]], Tensor]) -> Iterator[None]
 
     def draw(sampler: UniformSampler, num_batches: int, size: int) -> Iterator[Tensor]:
         ring = sampler.rows
-        there = (ring.flags[: ring.places.used_slots] & ring.drawn).nonzero()[0]
+        there = (ring.flags[: ring.write_positions.used_slots] & ring.drawn).nonzero()[0]
         slots = there[np.arange(size) % len(there)]
         yield torch.from_numpy(slots).repeat(num_batches, 1)
 

@@ -202,8 +202,8 @@ def family_of_spec(spec: EnvSpec | None) -> EnvFamily | None:
     return next((one for one in FAMILIES if entry_point.startswith(one.entry_point)), None)
 
 
-def register_installed() -> Iterator[EnvFamily]:
-    """Import what registers ids and is installed, one family after the other."""
+def registering_installed() -> Iterator[None]:
+    """Import what is installed and registers ids, one family in each step of the iteration."""
     for family in FAMILIES:
         module = family.registers
         if module is None or module in sys.modules or find_module(family.module) is None:
@@ -212,4 +212,4 @@ def register_installed() -> Iterator[EnvFamily]:
             family.require(family.name)
         except MissingExtraError:
             continue
-        yield family
+        yield

@@ -7,7 +7,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from rl_core import plugins
 from rl_core.errors import ConfigError
-from rl_envs.families import REPLACED_IDS, family_of_id, register_installed
+from rl_envs.families import REPLACED_IDS, family_of_id, registering_installed
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -43,7 +43,7 @@ def find_spec(env_id: str) -> EnvSpec:
         )
     newest = find_highest_version(namespace, name)
     if newest is None:
-        for _ in register_installed():  # some ids tell no family, such as Pong-v4
+        for _ in registering_installed():  # some ids tell no family, such as Pong-v4
             if spec := _registered(env_id):
                 return spec
         raise _unknown(env_id)
@@ -83,7 +83,7 @@ def _unknown(env_id: str) -> ConfigError:
     """Build an error that names the nearest id of all packages that are installed."""
     vectors = difflib.get_close_matches(env_id, plugins.available("env"), n=1, cutoff=0.75)
     close = _closest(env_id) or next(iter(vectors), None)
-    for _ in register_installed():
+    for _ in registering_installed():
         close = close or _closest(env_id)
     namespaces = {(spec.namespace or "").lower() for spec in gymnasium.registry.values()}
     namespace = env_id.lower().rpartition("/")[0]

@@ -17,7 +17,7 @@ from rl_testing.stateful import copy_state
 
 _NUM_ENVS = 4
 
-_NUM_WARMING = 2
+_BURN_IN = 2
 """Rows before a sequence."""
 
 
@@ -146,7 +146,7 @@ def make_replay_batch(
     """Make up transitions of up to n steps, of which some terminate and all count differently.
 
     A recurrent actor gets sequences. Of the first one nothing comes before, the second begins an
-    episode while it is warmed up, and the last ends early and is padded.
+    episode within its burn-in, and the last ends early and is padded.
 
     Args:
         algorithm: whose actor draws the actions.
@@ -176,13 +176,13 @@ def make_replay_batch(
     action = actions(*shape)
     if actor.is_recurrent:
         mask[-1, -1] = 0.0
-        episode_start = torch.zeros(_NUM_WARMING + 1, num_sequences, dtype=torch.bool)
+        episode_start = torch.zeros(_BURN_IN + 1, num_sequences, dtype=torch.bool)
         episode_start[-1, 0] = episode_start[1, 1] = True
-        around = actions(_NUM_WARMING + n - 1, num_sequences)
+        around = actions(_BURN_IN + n - 1, num_sequences)
         start = SequenceStart(
             state=random_state(actor, num_sequences, generator),
-            burn_in=observation(_NUM_WARMING, num_sequences),
-            action=torch.cat([around[:_NUM_WARMING], action, around[_NUM_WARMING:]]),
+            burn_in=observation(_BURN_IN, num_sequences),
+            action=torch.cat([around[:_BURN_IN], action, around[_BURN_IN:]]),
             episode_start=episode_start.to(device),
         )
     return ReplayBatch(

@@ -163,7 +163,7 @@ def _named(rows: range) -> str:
     return f"environment {first}" if first == last else f"one of environments {first} to {last}"
 
 
-class _Rows(SyncVecEnv):
+class _WorkerEnvs(SyncVecEnv):
     """The environments of one worker, under the numbers that they have among all."""
 
     def __init__(self, envs: Sequence[gymnasium.Env], numbers: range, check: bool) -> None:
@@ -223,13 +223,13 @@ def _work(
                 )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the process that waits gives the notice
-                envs = _Rows(guards, numbers, check)
+                envs = _WorkerEnvs(guards, numbers, check)
             facts = [(guard.observation_space, guard.action_space) for guard in guards]
             can_save = envs.resume_grade == "exact"
             reply((facts, envs.spec_id, envs.max_episode_steps, can_save))
         except (Exception, SystemExit) as error:
             _report(pipe, range(number, number + 1), error)
-        rows = {} if shared is None else shared_views(*shared)
+        arrays = {} if shared is None else shared_views(*shared)
         own = slice(numbers.start, numbers.stop)
         while envs is not None:
             message = pipe.recv_bytes()
@@ -238,10 +238,10 @@ def _work(
                     ("step",) if message == _SILENT else ForkingPickler.loads(message)
                 )
                 if command == "step":
-                    _step(pipe, envs, rows, own)
+                    _step(pipe, envs, arrays, own)
                 elif command == "reset":
                     for name, value in named_arrays(envs.begin(*arguments)):
-                        rows[f"observation/{name}"][own] = value
+                        arrays[f"observation/{name}"][own] = value
                     pipe.send_bytes(_SILENT)
                 elif command == "call":
                     reply(envs.call(*arguments))
@@ -260,18 +260,21 @@ def _work(
         return  # the process that waited is gone
 
 
-def _step(pipe: Connection, envs: _Rows, rows: Mapping[str, Rows], own: slice) -> None:
+def _step(pipe: Connection, envs: _WorkerEnvs, arrays: Mapping[str, Rows], own: slice) -> None:
     """Step the environments whose rows are ``own``, and reply what shared memory does not hold."""
-    step: Any = envs.step(rows["action"][own].copy())
+    step: Any = envs.step(arrays["action"][own].copy())
     for name, value in named_arrays(step.observation):
-        rows[f"observation/{name}"][own] = value
-    rows["reward"][own] = step.reward
-    rows["terminated"][own], rows["truncated"][own] = step.terminated, step.truncated
+        arrays[f"observation/{name}"][own] = value
+    arrays["reward"][own] = step.reward
+    arrays["terminated"][own], arrays["truncated"][own] = (
+        step.terminated,
+        step.truncated,
+    )
     assert isinstance(step.info, LazyInfo)
     infos, ended = step.info.parts()
     if ended:
         for name, value in named_arrays(step.final_observation):
-            rows[f"final/{name}"][own] = value
+            arrays[f"final/{name}"][own] = value
     reports = {
         own.start + index: (info, ended.get(index))
         for index, info in enumerate(infos)

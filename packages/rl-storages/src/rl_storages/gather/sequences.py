@@ -37,7 +37,7 @@ class Segments:
 
     Attributes:
         slots: shape `(W + T + n, N)`.
-        warm_up: rows of burn-in that are there, shape `(N,)`.
+        num_burn_in: rows of burn-in that are stored, shape `(N,)`.
         length: transitions that follow them without a break, up to T + n - 1, shape `(N,)`.
         terminated: of the transitions after the burn-in, shape `(T + n - 1, N)`.
         reward: of the same, shape `(T + n - 1, N)`, zeros beyond ``length``.
@@ -47,7 +47,7 @@ class Segments:
     """
 
     slots: Positions
-    warm_up: Counts
+    num_burn_in: Counts
     length: Counts
     terminated: Mask
     reward: Rewards
@@ -112,7 +112,7 @@ class SequenceGather:
         back = np.arange(self._burn_in, 0, -1)[:, None]
         flags = ring.flags.take((first - back * ring.num_envs) % ring.num_slots)
         is_there = np.logical_and.accumulate(((flags & VALID) > 0)[::-1])
-        warm_up = is_there.sum(0)
+        num_burn_in = is_there.sum(0)
         ahead = np.arange(num_ahead)[:, None]
         rows = (first + ahead * ring.num_envs) % ring.num_slots
         flags = ring.flags.take(rows)
@@ -120,14 +120,14 @@ class SequenceGather:
         length = 1 + np.logical_and.accumulate(goes_on).sum(0)
         reward = ring.reward.take(rows[:-1])
         reward[ahead[:-1] >= length] = 0.0
-        steps = np.concatenate([np.maximum(-back, -warm_up), np.minimum(ahead, length)])
+        steps = np.concatenate([np.maximum(-back, -num_burn_in), np.minimum(ahead, length)])
         slots = (first + steps * ring.num_envs) % ring.num_slots
         flat = ring.observations.read(torch.from_numpy(slots.ravel()))
         observation = {
             name: column.view(*slots.shape, *column.shape[1:]) for name, column in flat.items()
         }
         terminated = (flags[:-1] & TERMINATED) > 0
-        return Segments(slots, warm_up, length, terminated, reward, observation)
+        return Segments(slots, num_burn_in, length, terminated, reward, observation)
 
     def _relabel(self, read: Segments, relabeler: Relabeler) -> None:
         """Assign one new goal to each of some sequences, in all rows from the burn-in on."""
@@ -177,18 +177,16 @@ class SequenceGather:
 
         It is also there where an episode boundary cuts the burn-in short.
         """
-        ring, size = self._ring, len(read.warm_up)
-        is_whole = read.warm_up == self._burn_in
+        ring, size = self._ring, len(read.num_burn_in)
+        is_whole = read.num_burn_in == self._burn_in
         begins = (ring.flags.take(read.slots[0]) & EPISODE_START) > 0
         starts = np.zeros((self._burn_in + 1, size), dtype=np.bool_)
-        starts[self._burn_in - read.warm_up, np.arange(size)] = ~is_whole | begins
+        starts[self._burn_in - read.num_burn_in, np.arange(size)] = ~is_whole | begins
         device = ring.columns.device
         index = torch.from_numpy(read.slots[0]).to(device)
         step = np.arange(-self._burn_in, len(read.reward))[:, None]
-        acted = (
-            read.slots[self._burn_in] + step.clip(-read.warm_up, read.length - 1) * ring.num_envs
-        )
-        acted %= ring.num_slots
+        there = step.clip(-read.num_burn_in, read.length - 1)
+        acted = (read.slots[self._burn_in] + there * ring.num_envs) % ring.num_slots
         action = self._copied["action"].index_select(0, torch.from_numpy(acted.ravel()).to(device))
         keep = torch.from_numpy((~begins).astype(np.float32)).to(device).unsqueeze(1)
         return SequenceStart(

@@ -20,10 +20,11 @@ from rl_storages.replay.columns import Columns, replay_columns
 from rl_storages.replay.episodes import Episodes
 from rl_storages.replay.flags import SequenceStarts
 from rl_storages.replay.frames import FrameStacks, check_known, stacked_columns
-from rl_storages.replay.memory import check_fits, row_needs
-from rl_storages.replay.options import (
+from rl_storages.replay.memory import (
+    check_fits,
     checked_device,
     checked_directory,
+    row_needs,
     rows_per_env,
 )
 from rl_storages.replay.ring import ReplayRing

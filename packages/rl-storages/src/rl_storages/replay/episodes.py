@@ -32,7 +32,7 @@ class Episodes:
     def begin_anew(self) -> None:
         """Look at all rows again, after they were replaced."""
         self._count: Positions = np.zeros(self._ring.num_envs, dtype=np.int64)
-        self._seen = self._ring.places.positions - self._ring.num_rows + 1
+        self._seen = self._ring.write_positions.positions - self._ring.num_rows + 1
 
     def bounds(self, slots: Positions) -> tuple[Positions, Positions, Positions]:
         """Return positions of transitions, and of the first and last of their episodes.

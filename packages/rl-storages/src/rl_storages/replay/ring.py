@@ -61,7 +61,7 @@ class ReplayRing:
         learned: transitions that are learned from in what is drawn, at most.
         observed: the columns that are there in every row, whether it is a step or not.
         observations: reads observations by slot.
-        places: where the next rows are written.
+        write_positions: where the next rows are written.
         slots: see `WritePositions.slots`.
         generations: see `WritePositions.generations`.
         writer: writes the rows.
@@ -88,20 +88,22 @@ class ReplayRing:
         self.flags: Flags = columns.slots["flags"]
         self.reward: npt.NDArray[np.float32] = columns.slots["reward"]
         self.sequence_starts = sequence_starts
-        self.places = WritePositions(num_rows, num_envs)
-        self.slots = self.places.slots
-        self.generations = self.places.generations
-        self.writer = RowWriter(columns, self.places, self.observations, stacks, sequence_starts)
+        self.write_positions = WritePositions(num_rows, num_envs)
+        self.slots = self.write_positions.slots
+        self.generations = self.write_positions.generations
+        self.writer = RowWriter(
+            columns, self.write_positions, self.observations, stacks, sequence_starts
+        )
         self._reported: Positions = self.cursor()
 
     @property
     def oldest(self) -> Positions:
         """Position of the oldest row of each environment that may be a transition, shape `(B,)`."""
-        return self.places.positions - self.num_rows + 1 + self.writer.lost
+        return self.write_positions.positions - self.num_rows + 1 + self.writer.lost
 
     def reset(self) -> None:
         """Forget all rows; positions go on, so that no later one is mistaken for an earlier."""
-        places = self.places
+        places = self.write_positions
         self.flags[: places.used_slots] = 0
         num_rows = places.positions - places.origin
         places.restart()
@@ -110,12 +112,12 @@ class ReplayRing:
 
     def origin(self, first: Positions) -> Tensor:
         """Return the column `ORIGIN` of a slice that begins at some positions `(B,)`."""
-        return self.writer.boundaries.origin(torch.from_numpy(first - self.places.origin))
+        return self.writer.boundaries.origin(torch.from_numpy(first - self.write_positions.origin))
 
     def retired(self) -> Positions:
         """Return the slots of the oldest rows, which miss what they need and are not drawn."""
         return self.slots(
-            self.places.positions + np.arange(1, self.writer.guard + 1)[:, None]
+            self.write_positions.positions + np.arange(1, self.writer.guard + 1)[:, None]
         ).ravel()
 
     def grown_since(self, cursor: Positions) -> Positions:
@@ -137,9 +139,9 @@ class ReplayRing:
             Slots `(L, B)`, in the order of time, the rows at both ends included; and which of them
             exist, where some environments have fewer.
         """
-        spans = self.places.positions - cursor
+        spans = self.write_positions.positions - cursor
         back = np.arange(min(int(spans.max()), self.num_rows - 1), -1, -1)[:, None]
-        return self.slots(self.places.positions - back), back <= spans
+        return self.slots(self.write_positions.positions - back), back <= spans
 
     def slots_since(self, cursor: Positions) -> Positions:
         """Return the slots of `rows_since` that exist, `(N,)`, in the order of time."""
@@ -154,17 +156,17 @@ class ReplayRing:
 
     def step_counts(self) -> Positions:
         """Count the steps stored of each environment, shape `(B,)`."""
-        used = (self.flags[: self.places.used_slots] & STEP) > 0
+        used = (self.flags[: self.write_positions.used_slots] & STEP) > 0
         counts: Positions = np.count_nonzero(used.reshape(-1, self.num_envs), axis=0)
         return counts
 
     def cursor(self) -> Positions:
         """Return a mark of what has been inserted so far."""
-        return self.places.positions.copy()
+        return self.write_positions.positions.copy()
 
     def is_at(self, cursor: Positions) -> bool:
         """Return whether nothing was inserted since a mark."""
-        places = self.places
+        places = self.write_positions
         return bool(
             (cursor == (places.positions if places.common is None else places.common)).all()
         )
@@ -178,12 +180,12 @@ class ReplayRing:
             cursor: what `cursor` returned; None for everything that is stored.
         """
         if cursor is None:
-            slots = self.slots_since(np.full(self.num_envs, self.places.origin))
+            slots = self.slots_since(np.full(self.num_envs, self.write_positions.origin))
             return _NONE, slots[(self.flags.take(slots) & self.drawn) > 0]
         if self.is_at(cursor):
             return _NONE, _NONE
         slots = np.concatenate([self.retired(), self.grown_since(cursor), self.slots_since(cursor)])
-        longest = int((self.places.positions - cursor).max())
+        longest = int((self.write_positions.positions - cursor).max())
         if longest + max(self.writer.guard, self.learned) >= self.num_rows:  # one lap or more
             from_last, first = np.unique(slots[::-1], return_index=True)
             slots = from_last[np.argsort(-first)]  # each once, where it is named last
@@ -192,7 +194,7 @@ class ReplayRing:
 
     def drawable(self) -> Positions:
         """Return all slots that may be drawn."""
-        slots: Positions = (self.flags[: self.places.used_slots] & self.drawn).nonzero()[0]
+        slots: Positions = (self.flags[: self.write_positions.used_slots] & self.drawn).nonzero()[0]
         return slots
 
     def ends_episode(self, slots: Positions) -> Mask:
@@ -205,22 +207,22 @@ class ReplayRing:
 
     def num_transitions(self) -> int:
         """Count the transitions stored of all environments."""
-        return int(np.count_nonzero(self.flags[: self.places.used_slots] & VALID))
+        return int(np.count_nonzero(self.flags[: self.write_positions.used_slots] & VALID))
 
     def step_positions(self) -> Iterator[Positions]:
         """Yield the positions of the steps stored of each environment, oldest first."""
-        for env, end in enumerate(self.places.positions.tolist()):
-            oldest = max(self.places.origin, end - self.num_rows + 1)
+        for env, end in enumerate(self.write_positions.positions.tolist()):
+            oldest = max(self.write_positions.origin, end - self.num_rows + 1)
             positions = np.arange(oldest, end)
             flags = self.flags[positions % self.num_rows * self.num_envs + env]
             yield positions[(flags & STEP) > 0]
 
     def state_dict(self) -> StateDict:
         """Return all rows that were written to, and where the next ones go."""
-        rows = self.places.used_slots // self.num_envs
+        rows = self.write_positions.used_slots // self.num_envs
         return {
             "num_rows": self.num_rows,
-            "origin": self.places.origin,
+            "origin": self.write_positions.origin,
             "positions": torch.from_numpy(self.cursor()),
             "told": torch.from_numpy(self._reported.copy()),
             "sequences": self._sequences(),
@@ -282,9 +284,9 @@ class ReplayRing:
         self.writer.boundaries.load_state_dict(saved.tree("boundaries"))
         for name, part in parts.items():
             self.columns.by_row[name][:rows].copy_(part)
-        self.places.origin = origin
+        self.write_positions.origin = origin
         self._reported = told
-        self.places.set(positions)
+        self.write_positions.set(positions)
         if self.sequence_starts is not None:
             back = self.slots(positions - np.arange(1, self.sequence_starts.learned + 1)[:, None])
             self.sequence_starts.begin_anew(((self.flags[back] & SEQUENCE) > 0).argmax(0))

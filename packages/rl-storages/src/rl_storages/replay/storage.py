@@ -23,7 +23,7 @@ from rl_core.storage import (
 from rl_core.types import Observation
 from rl_storages.gather.windows import WindowGather
 from rl_storages.replay.columns import Columns, replay_columns
-from rl_storages.replay.options import rows_per_env
+from rl_storages.replay.memory import rows_per_env
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.replay.slices import checked_num_rows, copy_slice, ring_trajectories
 

@@ -16,7 +16,7 @@ _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 
 class IndexLayout(ABC):
-    """Assigns a leaf of the tree, its *place*, to each slot that may be drawn.
+    """Assigns a leaf of the tree to each slot that may be drawn.
 
     Slots that may be drawn have the flag ``ring.drawn``: transitions, or the first ones of
     sequences.
@@ -33,8 +33,8 @@ class IndexLayout(ABC):
         """Process the rows inserted since the last call.
 
         Returns:
-            The places that became free, and the slots that are new or begin a sequence that has
-            grown. A new slot may get a place that just became free.
+            The leaves that became free, and the slots that are new or begin a sequence that has
+            grown. A new slot may get a leaf that just became free.
         """
         if self._ring.is_at(self._seen):
             return _NONE, _NONE
@@ -47,19 +47,19 @@ class IndexLayout(ABC):
         """Process the rows inserted since the last call, of which there are some."""
 
     @abstractmethod
-    def places(self, slots: Positions) -> Positions:
-        """Return the places of slots that have one."""
+    def leaves(self, slots: Positions) -> Positions:
+        """Return the leaves of slots that have one."""
 
     @abstractmethod
     def stored(self) -> Positions:
-        """Return all slots that have a place."""
+        """Return all slots that have a leaf."""
 
     @abstractmethod
     def holds(self, slots: Positions) -> Mask:
-        """Whether slots have a place."""
+        """Whether slots have a leaf."""
 
     def reset(self) -> None:
-        """Forget all places."""
+        """Forget all leaves."""
         self._seen = self._ring.cursor()
 
     def state_dict(self) -> StateDict:
@@ -77,12 +77,12 @@ class IndexLayout(ABC):
 
 
 class LayoutBySlot(IndexLayout):
-    """The place of a slot is its number."""
+    """The leaf of a slot is its number."""
 
     def _take_in(self) -> tuple[Positions, Positions]:
         return self._ring.changes_since(self._seen)
 
-    def places(self, slots: Positions) -> Positions:
+    def leaves(self, slots: Positions) -> Positions:
         """Return the slots."""
         return slots
 
@@ -99,12 +99,12 @@ class LayoutBySlot(IndexLayout):
 class LayoutByTime(IndexLayout):
     """Numbers the slots that may be drawn in order of time; those of one step by environment.
 
-    A slot's place is its number modulo the number of slots. Numbers begin with 1, and 0 means none,
+    A slot's leaf is its number modulo the number of slots. Numbers begin with 1, and 0 means none,
     so that memory is not touched before it is needed. Sequences get their number when they begin.
 
     Environments advance at their own pace and overwrite their oldest rows at different times, so
     the numbers of what is still stored have gaps. A tree of ones counts what is there. A slot keeps
-    its place until it is overwritten or may not be drawn any more, or until as many others came
+    its leaf until it is overwritten or may not be drawn any more, or until as many others came
     after it as there are slots; only slices that lack its environment for whole laps lead to that.
 
     Args:
@@ -127,7 +127,7 @@ class LayoutByTime(IndexLayout):
         return SumTree.bytes_for(num_slots) + 2 * 8 * num_slots
 
     def __len__(self) -> int:
-        """Return how many slots have a place."""
+        """Return how many slots have a leaf."""
         return int(self._tree.total)
 
     def _take_in(self) -> tuple[Positions, Positions]:
@@ -146,35 +146,35 @@ class LayoutByTime(IndexLayout):
         touched = np.concatenate([slots[is_there], ring.retired()])
         gone = self._number[touched]
         self._number[touched] = 0
-        places = numbers % ring.num_slots
-        before = self._slot_at[places]
-        is_late = (self._number[before] > 0) & (self._number[before] % ring.num_slots == places)
+        leaves = numbers % ring.num_slots
+        before = self._slot_at[leaves]
+        is_late = (self._number[before] > 0) & (self._number[before] % ring.num_slots == leaves)
         self._number[before[is_late]] = 0
         self._number[new] = numbers
-        self._slot_at[places] = new
+        self._slot_at[leaves] = new
         given_up: Positions = gone[gone > 0] % ring.num_slots
         self._tree.set(given_up, 0.0)
-        self._tree.set(places, 1.0)
+        self._tree.set(leaves, 1.0)
         return given_up, np.concatenate([new, grown[self._number[grown] > 0]])
 
-    def places(self, slots: Positions) -> Positions:
-        """Return the places of slots that have one."""
-        places: Positions = self._number[slots] % self._ring.num_slots
-        return places
+    def leaves(self, slots: Positions) -> Positions:
+        """Return the leaves of slots that have one."""
+        leaves: Positions = self._number[slots] % self._ring.num_slots
+        return leaves
 
     def stored(self) -> Positions:
-        """Return all slots that have a place."""
+        """Return all slots that have a leaf."""
         stored: Positions = self._number.nonzero()[0]
         return stored
 
     def holds(self, slots: Positions) -> Mask:
-        """Whether slots have a place."""
+        """Whether slots have a leaf."""
         holds: Mask = self._number[slots] > 0
         return holds
 
-    def slots_of(self, places: Positions, first: int) -> Positions:
-        """Return the slots at places; those outside ``first`` to ``end - 1`` are moved inside."""
-        numbers = np.clip(self._number[self._slot_at[places]], first, self.end - 1)
+    def slots_of(self, leaves: Positions, first: int) -> Positions:
+        """Return the slots at leaves; those outside ``first`` to ``end - 1`` are moved inside."""
+        numbers = np.clip(self._number[self._slot_at[leaves]], first, self.end - 1)
         slots: Positions = self._slot_at[numbers % self._ring.num_slots]
         return slots
 
@@ -196,7 +196,7 @@ class LayoutByTime(IndexLayout):
         return slots_found
 
     def reset(self) -> None:
-        """Forget all places."""
+        """Forget all leaves."""
         super().reset()
         self._number[:] = 0
         self._tree.set_all(0.0)
@@ -205,7 +205,7 @@ class LayoutByTime(IndexLayout):
     def state_dict(self) -> StateDict:
         """Return the numbers of the slots in use, counted from 0."""
         self.catch_up()
-        numbers = self._number[: self._ring.places.used_slots] - 1
+        numbers = self._number[: self._ring.write_positions.used_slots] - 1
         return {"end": self.end - 1, "numbers": torch.from_numpy(numbers)}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -213,7 +213,7 @@ class LayoutByTime(IndexLayout):
         ring = self._ring
         saved = StateReader(state, "storage/sampler/order")
         saved.expect(("end", "numbers"))
-        end, used = saved.count("end") + 1, ring.places.used_slots
+        end, used = saved.count("end") + 1, ring.write_positions.used_slots
         like = torch.zeros(used, dtype=torch.int64)
         numbers = saved.tensor("numbers", like).numpy(force=True) + 1
         slots = (numbers > 0).nonzero()[0]
@@ -235,5 +235,5 @@ class LayoutByTime(IndexLayout):
         return self._tree.sum_of(*self.range_from(self.end - count)) == count
 
     def range_from(self, first: int) -> tuple[int, int]:
-        """Return the places from a number to the newest, as the first one and the end."""
+        """Return the leaves from a number to the newest, as the first one and the end."""
         return first % self._ring.num_slots, self.end % self._ring.num_slots

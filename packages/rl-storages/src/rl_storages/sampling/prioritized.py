@@ -100,7 +100,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
     def weights(self, slots: Tensor) -> Tensor:
         """Return the weights of Eq. (2), `(K, N)`; a slot without a priority weighs 1."""
         smallest = self._tree.smallest(*self._range)
-        priorities = self._tree.leaves.take(self._order.places(slots.numpy()))
+        priorities = self._tree.leaves.take(self._order.leaves(slots.numpy()))
         ratios = smallest / np.maximum(priorities, smallest)
         return torch.from_numpy(ratios ** np.float32(self._beta))
 
@@ -122,7 +122,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         if len(slots):
             self._largest = max(self._largest, float(errors.max()))
             self._errors[slots] = errors
-            self._tree.set(self._order.places(slots), self._priorities(errors))
+            self._tree.set(self._order.leaves(slots), self._priorities(errors))
 
     def note_returns(self, returns: Sequence[float]) -> None:
         """Adapt eta to the returns of finished episodes, if only the newest are sampled."""
@@ -171,9 +171,9 @@ class PrioritizedSampler(StateFields, IndexSampler):
     def state_dict(self) -> StateDict:
         """Return errors and priorities of the slots in use, and the parameters."""
         self._catch_up()
-        used, slots = self.rows.places.used_slots, self._order.stored()
+        used, slots = self.rows.write_positions.used_slots, self._order.stored()
         priorities: Priorities = np.zeros(used, dtype=np.float32)
-        priorities[slots] = self._tree.leaves[self._order.places(slots)]
+        priorities[slots] = self._tree.leaves[self._order.leaves(slots)]
         return {
             **super().state_dict(),
             "windows": {} if self._windows is None else self._windows.state_dict(),
@@ -198,7 +198,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
             replace(self._config, beta=schedule)
         except ConfigError as error:
             raise CheckpointError(f"the saved parameters are damaged: {error}") from error
-        used = self.rows.places.used_slots
+        used = self.rows.write_positions.used_slots
         like = torch.zeros(used)
         errors, priorities = saved.tensor("errors", like), saved.tensor("priorities", like)
         for name, values in (("errors", errors), ("priorities", priorities)):
@@ -214,7 +214,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         of_slots = priorities.numpy(force=True)[slots]
         if not of_slots.all():
             raise CheckpointError("storage/sampler: 'priorities' are 0 where a transition is")
-        self._tree.set(self._order.places(slots), of_slots)
+        self._tree.set(self._order.leaves(slots), of_slots)
 
     def _checked_errors(self, batch: ReplayBatch, info: Mapping[str, Tensor]) -> Priorities:
         given = info.get("td_error")
@@ -260,7 +260,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         """Derive all priorities from the errors."""
         slots = self._order.stored()
         self._tree.set_all(0.0)
-        self._tree.set(self._order.places(slots), self._priorities(self._errors[slots]))
+        self._tree.set(self._order.leaves(slots), self._priorities(self._errors[slots]))
 
     def _catch_up(self) -> None:
         """Process what was inserted: overwritten slots lose their priority, new ones get one."""
@@ -270,7 +270,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         if len(new):
             error = self._default_error()
             self._errors[new] = error
-            self._tree.set(self._order.places(new), self._priorities(error))
+            self._tree.set(self._order.leaves(new), self._priorities(error))
 
 
 def _unusable(errors: Priorities, total: int) -> DataError:

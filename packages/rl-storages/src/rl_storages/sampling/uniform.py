@@ -29,7 +29,7 @@ class UniformSampler(IndexSampler):
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block by rejection sampling: the first allowed ones of more slots."""
         ring = self.rows
-        flags, used = ring.flags, ring.places.used_slots
+        flags, used = ring.flags, ring.write_positions.used_slots
         wanted = ring.drawn if self._flag is None else self._flag
         missing = num_batches * size
         share = ring.learned if self._flag is None else 1  # one row in so many begins a sequence
