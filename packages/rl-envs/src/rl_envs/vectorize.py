@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from typing import Annotated, Literal, TypeAlias, TypeGuard, cast
 
@@ -134,7 +134,7 @@ def make_vec(
         EnvironmentFaultError: if an environment raises while it is built.
         SpaceError: if its observation space is not supported.
     """
-    defaults = {name: one.default for name, one in signature(make_vec).parameters.items()}
+    defaults = _defaults()
     named: dict[str, Json] = {
         "mask_velocity": mask_velocity,
         "rescale_observation": rescale_observation,
@@ -173,27 +173,26 @@ def make_vec(
         vectorization, num_workers = _fastest(maker, num_envs)
     component = None
     if isinstance(env, str) and not wrappers:
-        others: dict[str, Json] = {
-            "num_workers": num_workers,
-            "max_restarts": max_restarts,
-            **named,
-            "training_reward_scale": training_reward_scale,
-            "training_reward_clip": training_reward_clip,
-            "testing": testing,
-            "preprocess": preprocess,
-            "env_kwargs": dict(env_kwargs) if env_kwargs else None,
-        }
-        options: dict[str, Json] = {
-            "num_envs": num_envs,
-            "vectorization": vectorization,
-            "check": check,
-            "timeout_s": "none" if timeout_s is None else timeout_s,
-            **{name: value for name, value in others.items() if value != defaults[name]},
-        }
         is_gymnasiums = vectorization != "envpool" and maker.spec is not None
-        name = maker.name if is_gymnasiums else env
-        with suppress(ConfigError):  # no recipe holds arguments that have no plain form
-            component = ComponentSpec("env", name, options)
+        component = _component(
+            maker.name if is_gymnasiums else env,
+            {
+                "num_envs": num_envs,
+                "vectorization": vectorization,
+                "check": check,
+                "timeout_s": "none" if timeout_s is None else timeout_s,
+            },
+            {
+                "num_workers": num_workers,
+                "max_restarts": max_restarts,
+                **named,
+                "training_reward_scale": training_reward_scale,
+                "training_reward_clip": training_reward_clip,
+                "testing": testing,
+                "preprocess": preprocess,
+                "env_kwargs": dict(env_kwargs) if env_kwargs else None,
+            },
+        )
     if vectorization == "envpool":
         if not isinstance(env, str) or all_wrappers:
             raise ConfigError(
@@ -222,6 +221,26 @@ def make_vec(
         native = maker.native_vector(num_envs)
         return GymVecEnv(native, seed=seed, check=check, component=component)
     return maker.sync(num_envs, seed=seed, component=component)
+
+
+@cache
+def _defaults() -> Mapping[str, object]:
+    """Return the defaults of `make_vec`."""
+    return {name: one.default for name, one in signature(make_vec).parameters.items()}
+
+
+def _component(
+    name: str, options: Mapping[str, Json], others: Mapping[str, Json]
+) -> ComponentSpec | None:
+    """Describe environments for a recipe: with options, and with others that differ from defaults.
+
+    Returns:
+        None where an argument has no plain form, which no recipe holds.
+    """
+    changed = {key: value for key, value in others.items() if value != _defaults()[key]}
+    with suppress(ConfigError):
+        return ComponentSpec("env", name, {**options, **changed})
+    return None
 
 
 def _fastest(
