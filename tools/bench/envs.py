@@ -23,7 +23,7 @@ from bench.measurement import (
     Measurement,
     measure_in_turn,
     measurements_of,
-    median_cell,
+    overview_cell,
     settings_lines,
 )
 from bench.suite import Part, processor_table, run_suite, suite_parser
@@ -144,12 +144,10 @@ def _cells(results: Mapping[str, Json]) -> dict[str, str]:
     cells = {}
     for env in ENVS:
         for count in COUNTS:
-            found = measurements_of(results, [name := f"{env}-{count}"])
-            sb3, gymnasium = (
-                median_cell(found[name].ratios("ours-async", peer)) if found else "-"
-                for peer in ("sb3-subproc", "gymnasium-async")
+            found = measurements_of(results, [name := f"{env}-{count}"]).get(name)
+            cells[f"`{env}`, {count} at once"] = overview_cell(
+                found, "ours-async", "sb3-subproc", "gymnasium-async"
             )
-            cells[f"`{env}`, {count} at once"] = sb3 if gymnasium == "-" else f"{sb3} ({gymnasium})"
     added = measurements_of(results, [ADDED]).get(ADDED)
     for system, bare_system in ADDED_TO.items():
         microseconds = added.median(system, "added_us") if added else None

@@ -144,12 +144,14 @@ def ratio_cell(ratios: Sequence[float]) -> str:
     if not ratios:
         return "-"
     each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    return f"**{median_cell(ratios)}** ({each})"
+    return f"**{statistics.median(ratios):.2f}** ({each})"
 
 
-def median_cell(ratios: Sequence[float]) -> str:
-    """Render the median of ratios."""
-    return f"{statistics.median(ratios):.2f}" if ratios else "-"
+def overview_cell(found: Measurement | None, system: str, *peers: str) -> str:
+    """Render how many times faster a system was than a peer, with further peers in brackets."""
+    ratios = [found.ratios(system, peer) for peer in peers] if found else [[]]
+    first, *others = [f"{statistics.median(each):.2f}" if each else "-" for each in ratios]
+    return " ".join((first, *(f"({other})" for other in others if other != "-")))
 
 
 def settings_lines(measurements: Mapping[str, Measurement]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from bench.markdown import table
-from bench.measurement import Measurement, median_cell, ratio_cell, settings_lines
+from bench.measurement import Measurement, overview_cell, ratio_cell, settings_lines
 from bench.replay_operations import DATA, MEMORY, OPERATIONS, SYSTEMS
 from bench.suite import processor_table
 
@@ -18,9 +18,7 @@ def replay_overview(measurements: Mapping[str, Mapping[str, Measurement]]) -> st
     """
     columns = {
         processor: {
-            f"`{name}` beside {SYSTEMS[peer]}": median_cell(found[name].ratios("ours", peer))
-            if name in found
-            else "-"
+            f"`{name}` beside {SYSTEMS[peer]}": overview_cell(found.get(name), "ours", peer)
             for name, operation in OPERATIONS.items()
             for peer in _PEERS
             if peer in operation.systems

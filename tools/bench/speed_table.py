@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from bench.markdown import table
-from bench.measurement import Measurement, Round, median_cell, ratio_cell, settings_lines
+from bench.measurement import Measurement, Round, overview_cell, ratio_cell, settings_lines
 from bench.suite import processor_table
 from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
 
@@ -18,16 +18,13 @@ def speed_overview(measurements: Mapping[str, Mapping[str, Measurement]]) -> str
         measurements: by processor, and by name of the workload.
     """
     columns = {
-        processor: {f"`{name}`": _ratios(found.get(name)) for name in WORKLOADS}
+        processor: {
+            f"`{name}`": overview_cell(found.get(name), "ours", *_PEERS) for name in WORKLOADS
+        }
         for processor, found in measurements.items()
     }
     titles = [f"- `{name}`: {workload.title}" for name, workload in WORKLOADS.items()]
     return "\n\n".join((processor_table("workload", columns), "\n".join(titles)))
-
-
-def _ratios(found: Measurement | None) -> str:
-    sb3, sbx = (median_cell(found.ratios("ours", peer)) if found else "-" for peer in _PEERS)
-    return sb3 if sbx == "-" else f"{sb3} ({sbx})"
 
 
 def speed_table(measurements: Mapping[str, Measurement]) -> str:

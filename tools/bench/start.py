@@ -28,7 +28,7 @@ from bench.measurement import (
     Found,
     Measurement,
     measurements_of,
-    median_cell,
+    overview_cell,
     ratio_cell,
     settings_lines,
 )
@@ -177,9 +177,7 @@ def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
     """Render how every processor's parts of Stable-Baselines3's time compare, and the commands."""
     columns = {
         processor: {
-            f"`{name}`, {SIDES[side]}": median_cell(found[name].ratios("sb3", side))
-            if name in found
-            else "-"
+            f"`{name}`, {SIDES[side]}": overview_cell(found.get(name), "sb3", side)
             for name in RUNS
             for side in ("first", "later")
         }

@@ -13,7 +13,7 @@ from rl_command.errors import UsageError
 from rl_command.options import Option
 from rl_command.values import is_switch, read_value, takes_list
 from rl_core.config import Json, Tables, decode
-from rl_core.errors import ConfigError, DeviceError, closest, known_as
+from rl_core.errors import ConfigError, DeviceError, closest
 
 T = TypeVar("T")
 
@@ -307,7 +307,6 @@ def _suggestion(flag: str, known: Mapping[str, Option], command: Command) -> str
     name = flag.rpartition(".")[2].lstrip("-").replace("-", "_")
     if name not in by_name and "." not in flag and name.partition("_")[0] in ("algo", "env"):
         return "ALGO and ENV take no flag, as in rl train ppo CartPole-v1"
-    has_sections = any(option.section for option in known.values())
     if name == "policy" and name not in by_name:
         return "leave it out: the networks follow from the observation space"
     if f"{flag}.name" in known:
@@ -320,10 +319,10 @@ def _suggestion(flag: str, known: Mapping[str, Option], command: Command) -> str
             for other, option in known.items()
             if table and other.rpartition(".")[0] == table
         }
-    if has_sections and table != "--env" and known_as(name, by_name) is None:
+    if table != "--env" and any(option.section for option in known.values()):
         from rl_train.builder.components import components_with  # brings PyTorch
 
-        if others := components_with(name):
+        if others := components_with(name, by_name):
             return f"an option of other parts: {others}"
     for names in (beside, {} if table == "--env" else by_name):
         if (meant := closest(name, names)) is not None:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rl_core import plugins
 from rl_core.config import (
@@ -76,7 +76,7 @@ def complete_component(
     parts = [complete_component(part.kind, part.name, part.kwargs) for part in parts]
     cls = options_of(plugins.load(kind, name))
     for option in kwargs.keys() - field_types(cls).keys():
-        if known_as(option, field_types(cls)) is None and (others := components_with(option)):
+        if others := components_with(option, field_types(cls)):
             raise ConfigError(
                 f"{kind}.{option}: {name} has no such option; others have it: {others}"
             )
@@ -86,8 +86,16 @@ def complete_component(
     return ComponentSpec(kind, name, {**table, **parts_option(kind, parts)})
 
 
-def components_with(option: str) -> str:
-    """Name the components that have an option, such as ``ppo, trpo``; nothing if none has it."""
+def components_with(option: str, known: Collection[str]) -> str:
+    """Name the components that have an option, such as ``ppo, trpo``; nothing if none has it.
+
+    Args:
+        option: its name.
+        known: options that would have been right; if one of them is called so elsewhere, nobody
+            else's option was meant.
+    """
+    if known_as(option, known) is not None:
+        return ""
     found = []
     for kind in ("actor", "algorithm", "storage"):
         for name in plugins.available(kind):

@@ -16,7 +16,7 @@ from rl_core.config import (
     options_of,
     required_options,
 )
-from rl_core.errors import ConfigError, known_as, nearest
+from rl_core.errors import ConfigError, nearest
 from rl_core.other_names import other_names
 from rl_core.types import Json
 from rl_envs import AnyEnv, is_built
@@ -257,7 +257,7 @@ class _Given:
             if name in _ELSEWHERE:
                 raise ConfigError(f"unknown option '{name}'; {_ELSEWHERE[name]}")
             hint = nearest(name, self._known)
-            if known_as(name, self._known) is None and (others := components_with(name)):
+            if others := components_with(name, self._known):
                 hint = f"; it is an option of other parts: {others}"
             elif "mean" not in hint:
                 hint = "; make(...).recipe shows all options by section"
