@@ -146,6 +146,7 @@ def test_the_ends_are_met_exactly(kind: type[Linear] | type[Cosine]) -> None:
         (Cosine(1.0, 0.9), False),
         (Piecewise(((0.5, 1.0),)), True),
         (Piecewise(((0.0, 1.0), (1.0, 1.0))), True),
+        (Piecewise(((0.0, 1.0), (0.5, 2.0), (1.0, 1.0))), False),
         (STEPS, False),
     ],
 )

@@ -138,7 +138,7 @@ class Linear(Ramp):
 
     def value(self, progress: float) -> float:
         """Return the number on the line; see `Schedule.value`."""
-        return _between(self.start, self.end, _unit(progress) / self.until)
+        return _between(self.start, self.end, max(progress, 0.0) / self.until)
 
 
 @final
@@ -160,7 +160,7 @@ class Cosine(Ramp):
 
     def value(self, progress: float) -> float:
         """Return the number on the wave; see `Schedule.value`."""
-        fraction = min(_unit(progress) / self.until, 1.0)
+        fraction = min(max(progress, 0.0) / self.until, 1.0)
         return _between(self.start, self.end, 0.5 - 0.5 * math.cos(math.pi * fraction))
 
 
@@ -196,7 +196,6 @@ class Piecewise(Schedule):
 
     def value(self, progress: float) -> float:
         """Return the number on the line between two points; see `Schedule.value`."""
-        progress = _unit(progress)
         right = bisect.bisect_right(self.points, progress, key=lambda point: point[0])
         if right == 0:
             return self.points[0][1]
@@ -303,10 +302,6 @@ def _number(item: str, text: str) -> float:
             f"schedule '{text}': '{item.strip()}' is not a number; expected a form such as "
             "'0.0003' or 'linear(0.0003, 0.0)'"
         ) from None
-
-
-def _unit(progress: float) -> float:
-    return min(max(progress, 0.0), 1.0)
 
 
 def _between(start: float, end: float, fraction: float) -> float:
