@@ -122,7 +122,50 @@ def test_a_direction_that_is_no_number_moves_nothing(poison: str) -> None:
 
     step = constrained_step(broken, START, 0.45)
     assert step.fraction == 0.0
+    assert step.is_finite == (poison == "kl")
     assert _values(step) == [0.0, 0.0]
+
+
+def test_a_step_is_finite_where_both_its_loss_and_its_gradient_are() -> None:
+    def endless(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        loss, kl = _quadratic(parameters)
+        return loss + math.inf, kl
+
+    def vertical(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        loss, kl = _quadratic(parameters)
+        return loss + parameters["x"].abs().sqrt().sum(), kl
+
+    for objective in (endless, vertical):
+        step = constrained_step(objective, START, 0.45)
+        assert step.loss_before.isfinite() != step.gradient_norm.isfinite()
+        assert not step.is_finite
+
+
+def test_a_loss_without_a_slope_moves_nothing() -> None:
+    step = constrained_step(lambda at: (0.0 * _quadratic(at)[0], _quadratic(at)[1]), START, 0.45)
+    assert step.fraction == 0.0
+    assert _values(step) == [0.0, 0.0]
+
+
+def test_a_divergence_without_curvature_moves_nothing() -> None:
+    def flat(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        loss, _ = _quadratic(parameters)  # its direction would be endless
+        return loss, (parameters["x"].clamp(-0.1, 0.1) ** 4).sum()
+
+    step = constrained_step(flat, START, 0.45, damping=0.0)
+    assert step.fraction == 0.0
+    assert _values(step) == [0.0, 0.0]
+
+
+def test_the_line_search_decides_where_the_curvature_is_negative() -> None:
+    def saddle(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        x = parameters["x"].sum()
+        return 2.0 * x - 10.0 * x.square(), -x.square()
+
+    # s = 2 / -2, s'Hs = -2, which has no root: the length is 1
+    step = constrained_step(saddle, {"x": START["x"]}, 0.45, damping=0.0)
+    assert step.fraction == 1.0
+    assert step.parameters["x"].item() == pytest.approx(1.0)
 
 
 def test_the_curvature_may_be_that_of_fewer_samples() -> None:
