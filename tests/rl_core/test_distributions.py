@@ -359,6 +359,16 @@ def test_noise_comes_from_the_generator_alone(kind: NoiseKind) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("drawn", [0.0, 1.0])
+@pytest.mark.parametrize("kind", ["gumbel", "logistic"])
+def test_the_rarest_draws_are_finite_too(
+    kind: NoiseKind, drawn: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("exponential_", "uniform_"):
+        monkeypatch.setattr(Tensor, name, lambda self, generator: self.fill_(drawn))
+    assert draw_noise(kind, (1,), generator()).isfinite().all()
+
+
 def test_unknown_noise_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown kind 'gumble'; did you mean 'gumbel'"):
         draw_noise("gumble", (1,), generator())  # type: ignore[arg-type]  # the mistake under test
@@ -569,11 +579,18 @@ def test_deterministic_has_no_density() -> None:
 
 
 def test_kl_divergence_wants_two_of_one_class() -> None:
-    mean = torch.zeros(1, 2)
-    one: Distribution = DiagonalGaussian(mean, mean)
-    other: Distribution = SquashedGaussian(mean, mean)
-    with pytest.raises(DataError, match="DiagonalGaussian and SquashedGaussian"):
-        one.kl_divergence(other)
+    zeros = torch.zeros(1, 2)
+    # those of a pair have the same fields, so that a formula would give a number
+    pairs: list[tuple[Distribution, Distribution]] = [
+        (DiagonalGaussian(zeros, zeros), SquashedGaussian(zeros, zeros)),
+        (Categorical(zeros), Bernoulli(zeros)),
+        (MultiCategorical(zeros, (2,)), Categorical(zeros)),
+    ]
+    for one, other in pairs:
+        for first, second in ((one, other), (other, one)):
+            names = f"{type(first).__name__} and {type(second).__name__}"
+            with pytest.raises(DataError, match=names):
+                first.kl_divergence(second)
 
 
 @each_case

@@ -51,6 +51,7 @@ SPACES: dict[str, Space] = {
     "box_matrix": box(np.full((2, 3), -2.0), np.full((2, 3), 0.3)),
     "box_scalar": box(-0.5, 0.5),
     "box_half_open": box([0.0, -np.inf], [np.inf, 1.0]),
+    "box_partly_bounded": box([-1.0, -np.inf], [1.0, np.inf]),
     "box_unbounded": box([-np.inf, -np.inf], [np.inf, np.inf]),
 }
 BOUNDED_BOXES = ["box", "box_float64", "box_matrix", "box_scalar"]
@@ -221,6 +222,17 @@ def test_squashed_actions_lie_in_the_space(name: str) -> None:
     assert_inside(space, head, -torch.ones(1, *head.action_shape))
 
 
+def test_rounding_takes_no_squashed_action_out_of_the_space() -> None:
+    # in float32, 12.6 / 2 - 0.4 is more than 5.9, and 0.7 - 8.2 / 2 less than -3.4
+    space = box([-6.7, -3.4], [5.9, 4.8])
+    head = make_head(space, FEATURES, squash=True)
+    for action in (torch.ones(1, 2), -torch.ones(1, 2)):
+        assert_inside(space, head, action)
+    # nor the bound 8.51 beyond 1, which is 1.00002 half widths from the center
+    narrow = make_head(box([8.47], [8.51]), FEATURES, squash=True)
+    assert narrow.from_env_action(torch.tensor([[8.51]])).tolist() == [[1.0]]
+
+
 def test_squashed_actions_are_scaled_to_the_bounds() -> None:
     head = make_head(box([-1.0, 2.0], [1.0, 6.0]), FEATURES, squash=True)
     action = torch.tensor([[-1.0, -1.0], [0.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
@@ -249,7 +261,7 @@ def test_squashing_survives_coinciding_and_huge_bounds() -> None:
     torch.testing.assert_close(head.from_env_action(env_action), torch.tensor([[0.0, 0.5, 0.0]]))
 
 
-@pytest.mark.parametrize("name", ["box_half_open", "box_unbounded"])
+@pytest.mark.parametrize("name", ["box_half_open", "box_partly_bounded", "box_unbounded"])
 def test_squashing_needs_finite_bounds(name: str) -> None:
     with pytest.raises(SpaceError, match="infinite bound"):
         make_head(SPACES[name], FEATURES, squash=True)
@@ -359,6 +371,12 @@ def test_make_head_passes_its_options_on() -> None:
     torch.testing.assert_close(dependent(features_of(1)).log_std, torch.full((1, 2), -2.0))
     squashed = make_head(space, FEATURES, squash=True, initial_log_std=-3.0, gain=0.0)
     torch.testing.assert_close(squashed(features_of(1)).log_std, torch.full((1, 2), -3.0))
+
+
+@each_space
+def test_make_head_passes_the_gain_on(space: Space) -> None:
+    linear = cast(Any, make_head(space, FEATURES, gain=0.0)).linear
+    assert not linear.weight.any()
 
 
 def test_masks_reach_the_distribution() -> None:
