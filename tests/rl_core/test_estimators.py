@@ -49,6 +49,13 @@ def test_vtrace_of_fresh_rollouts_by_hand() -> None:
     torch.testing.assert_close(advantage, torch.tensor(RETURNS) - VALUE)
 
 
+def test_vtrace_averages_over_horizons_by_lambda() -> None:
+    advantage, target = estimate(STEPS, GAMMA, 0.5, advantage="vtrace")
+    # with ratios of 1 the targets are those of GAE, here of the third environment
+    torch.testing.assert_close(target[:, 2], torch.tensor([2.4375, 3.75, 6.0]))
+    torch.testing.assert_close(advantage[:, 2], torch.tensor([-0.125, 3.0, 5.0]))
+
+
 def test_vtrace_bounds_the_ratio() -> None:
     ratios = torch.full_like(VALUE, 0.5)
     ratios[2] = 3.0

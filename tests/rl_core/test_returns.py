@@ -236,6 +236,8 @@ def test_shapes_are_not_broadcast() -> None:
         wrong = {**rollout, name: rollout[name][:, :1]}
         with pytest.raises(DataError, match=rf"{name} has shape \(4, 1\).*\(4, 3\)"):
             gae(**wrong, gamma=0.9, gae_lambda=0.8)
+    with pytest.raises(DataError, match="value has shape"):
+        baseline_advantages(**{**rollout, "value": rollout["value"][:, :1]}, gamma=0.9)
     with pytest.raises(DataError, match="log_rho has shape"):
         vtrace(torch.zeros(4), **rollout, gamma=0.9)
 
