@@ -1,5 +1,6 @@
 """What becomes of the policy's entropy, in every algorithm alike."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,12 @@ from rl_algos_onpolicy import (
     TRPOConfig,
     VPGConfig,
 )
+from rl_algos_onpolicy.config import OnPolicyConfig
+from rl_algos_onpolicy.entropy import entropy_loss
 from rl_core.algorithm import AnyAlgorithm, evaluate_rollout
 from rl_core.config import Linear
 from rl_core.errors import ConfigError
+from rl_core.nn.distributions import Categorical
 from rl_testing.rollouts import make_batch, make_rollout
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -108,6 +112,17 @@ def test_entropy_as_a_reward_is_in_the_returns(name: str, softplus: bool) -> Non
         added = columns[1][column] - columns[0][column]
         torch.testing.assert_close(added, (0.5 * rewarded * rollout.valid).detach())
         assert not columns[1][column].requires_grad
+
+
+@pytest.mark.parametrize(("softplus", "expected"), [(False, 2.0), (True, 6.0)])
+def test_the_loss_averages_over_the_samples_that_count(softplus: bool, expected: float) -> None:
+    # entropies log 2, 0 and one that does not count; their softplus is log 3 and log 2
+    policy = Categorical(torch.tensor([[0.0, 0.0], [99.0, 0.0], [99.0, 0.0]]))
+    options = OnPolicyConfig(use_softplus_entropy=softplus)
+    mask = torch.tensor([1.0, 1.0, 0.0])
+    term, mean = entropy_loss(options, torch.tensor(0.5), policy, mask)
+    assert term.item() == pytest.approx(-0.5 * math.log(expected) / 2.0)
+    assert mean.item() == pytest.approx(math.log(2.0) / 2.0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

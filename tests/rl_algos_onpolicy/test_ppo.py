@@ -469,10 +469,11 @@ def test_the_penalty_adapts_by_the_rule(kl: float, expected: float) -> None:
     assert adapted.item() == expected
 
 
-def test_the_penalty_never_vanishes() -> None:
+def test_the_penalty_neither_vanishes_nor_grows_without_end() -> None:
     penalty, far, target = torch.tensor(1e-6), torch.tensor(1.0), torch.tensor(0.01)
     assert adapted_penalty(penalty, torch.tensor(0.0), target).item() == pytest.approx(1e-6)
     assert adapted_penalty(penalty, far, target).item() == pytest.approx(2e-6)
+    assert adapted_penalty(torch.tensor(1e6), far, target).item() == 1e6
 
 
 def _moved(algorithm: PPO, by: float) -> None:
@@ -491,8 +492,13 @@ def test_the_penalised_loss_takes_the_divergence_from_the_old_policy() -> None:
     now, _ = penal.actor.distribution(batch.observation, {})
     kl = old.kl_divergence(now)[batch.mask.bool()].mean()
     assert kl > 0.002
-    expected = plain.compute_loss(batch).loss + 3.0 * kl + 50.0 * (kl - 0.002) ** 2
-    torch.testing.assert_close(penal.compute_loss(batch).loss, expected)
+    losses = plain.compute_loss(batch).loss, 3.0 * kl + 50.0 * (kl - 0.002) ** 2
+    loss = penal.compute_loss(batch).loss
+    torch.testing.assert_close(loss, sum(losses))
+    weights = [a.named_parameters()["actor.action_head.linear.weight"] for a in (plain, penal)]
+    parts = zip(losses, weights, strict=True)
+    slope = sum(torch.autograd.grad(part, weight)[0] for part, weight in parts)
+    torch.testing.assert_close(torch.autograd.grad(loss, weights[1])[0], slope)
 
 
 def test_a_step_beyond_four_targets_ends_the_update() -> None:
@@ -507,7 +513,7 @@ def test_a_step_beyond_four_targets_ends_the_update() -> None:
 
 @pytest.mark.parametrize(("targets", "stops"), [(4.1, True), (3.9, False)])
 def test_the_penalty_s_bound_is_four_targets(targets: float, stops: bool) -> None:
-    algorithm = _ppo(PENALTY)
+    algorithm = _ppo(replace(PENALTY, target_kl=100.0))  # the other bound is far away
     batch = _batch(algorithm)
     old, _ = copy.deepcopy(algorithm.actor).distribution(batch.observation, {})
     _moved(algorithm, 0.3)
@@ -534,7 +540,17 @@ def test_the_penalty_is_state_and_can_be_set() -> None:
         restored.update_algorithm_parameter("kl_penalty", None)  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ConfigError, match=r"kl_penalty adapts by itself; got linear\(1\.0, 0\.5\)"):
         restored.update_algorithm_parameter("kl_penalty", Linear(1.0, 0.5))
+    restored.update_algorithm_parameter("kl_penalty", Linear(0.5, 0.5))
+    assert restored.hyper["kl_penalty"].item() == 0.5
     restored.update_algorithm_parameter("clip_range", Linear(0.2, 0.1))
+
+
+def test_the_penalty_stays_where_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_algos_onpolicy.ppo.whole_batch", lambda storage: storage)
+    for rate, expected in ((0.0, 1.0), (1e-3, 0.5)):  # the policy did not move
+        algorithm = _ppo(replace(PENALTY, learning_rate=rate))
+        algorithm.after_epochs(_batch(algorithm))  # type: ignore[arg-type]  # see above
+        assert algorithm.hyper["kl_penalty"].item() == expected
 
 
 @pytest.mark.parametrize(
