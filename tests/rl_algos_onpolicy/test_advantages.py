@@ -239,6 +239,14 @@ def test_advantages_are_normalized_before_they_are_shifted() -> None:
     torch.testing.assert_close(columns["advantage"], torch.tensor([[0.0], [2.0]]))
 
 
+def test_rows_that_only_reset_do_not_shift_advantages() -> None:
+    reward = [[10.0], [-5.0], [20.0]]
+    rollout = _rollout([[0.0], [0.0], [0.0]], [0.0], reward, terminated=[(2, 0)], invalid=[(1, 0)])
+    config = OnPolicyConfig(gamma=0.0, advantage_estimator="return", positive_advantage=True)
+    columns, _ = _columns(_actor(), rollout, config)
+    assert columns["advantage"].squeeze(-1).tolist() == [0.0, 0.0, 10.0]
+
+
 @pytest.mark.parametrize("make", SHIFTED, ids=["vpg", "a2c", "trpo"])
 def test_algorithms_shift_advantages_where_asked(make: Callable[[bool], AnyAlgorithm]) -> None:
     rollout = _rollout(

@@ -12,10 +12,11 @@ from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy import TRPO, OnPolicyActor, OnPolicyActorConfig, TRPOConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import PolicyLossAddOn
+from rl_core.algorithm import PolicyLossAddOn, Scheduled
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
+from rl_core.config import Linear
 from rl_core.errors import ConfigError, NonFiniteError
-from rl_core.gradients.trust_region import constrained_step
+from rl_core.gradients.trust_region import ConstrainedStep, constrained_step
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.torso import CoreKind
 from rl_core.spaces import Space
@@ -116,6 +117,45 @@ def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: Co
         assert kl == pytest.approx(float(step.kl), rel=1e-3)
         assert float(step.kl) <= max_kl
         assert float(step.loss) < float(step.loss_before)
+
+
+def test_the_options_of_the_step_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+
+    def step(*arguments: Any, **options: Any) -> ConstrainedStep:
+        given.update(options, max_kl=arguments[2])
+        return constrained_step(*arguments, **options)
+
+    monkeypatch.setattr("rl_algos_onpolicy.trpo.constrained_step", step)
+    algorithm = _trpo(
+        TRPOConfig(max_kl=0.25, cg_steps=3, cg_damping=0.2, num_backtracks=4, backtrack_ratio=0.5)
+    )
+    algorithm.policy_step(make_batch(algorithm, _rollout(algorithm)))
+    names = ("max_kl", "num_cg_steps", "damping", "num_backtracks", "backtrack_ratio")
+    assert [given[name] for name in names] == [0.25, 3, 0.2, 4, 0.5]
+
+
+def test_a_frozen_part_of_the_policy_stays() -> None:
+    algorithm = _trpo()
+    spread = algorithm.actor.get_parameter("action_head.log_std").requires_grad_(False)
+    weight = algorithm.actor.get_parameter("action_head.linear.weight")
+    before = spread.clone(), weight.clone()
+    algorithm.policy_step(make_batch(algorithm, _rollout(algorithm)))
+    assert torch.equal(spread, before[0])
+    assert not torch.equal(weight, before[1])
+
+
+@pytest.mark.parametrize(("rate", "moves"), [(1e-3, True), (Linear(1e-3, 0.0), True), (0.0, False)])
+def test_only_a_run_that_just_evaluates_leaves_the_policy_alone(
+    rate: Scheduled, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_algos_onpolicy.trpo.whole_batch", lambda storage: storage)
+    algorithm = _trpo(TRPOConfig(value_learning_rate=rate))
+    algorithm.schedules.set_progress(1.0)
+    weight = algorithm.actor.get_parameter("action_head.linear.weight")
+    before = weight.clone()
+    algorithm.before_epochs(make_batch(algorithm, _rollout(algorithm)))  # type: ignore[arg-type]  # see above
+    assert torch.equal(weight, before) != moves
 
 
 def test_the_surrogate_by_hand() -> None:
