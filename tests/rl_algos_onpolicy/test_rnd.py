@@ -1,5 +1,6 @@
 """Random network distillation: its numbers, as an add-on, and with PPO."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, get_args
@@ -221,6 +222,15 @@ def test_the_spread_follows_the_last_rollouts() -> None:
     for _ in range(40):
         novelty.rewards(_rollout([[0.0], [1.0]], [0.0], ended))
     assert novelty.spread.var.item() == pytest.approx(0.25, rel=0.01)
+
+
+def test_the_predictor_has_a_layer_more_than_its_target() -> None:
+    novelty = Novelty(VECTOR, RNDConfig(hidden_sizes=(8, 4), num_features=2))
+    widths = [
+        [part.out_features for part in network.modules() if isinstance(part, nn.Linear)]
+        for network in (novelty.target, novelty.predictor)
+    ]
+    assert widths == [[8, 4, 2], [8, 4, 4, 2]]
 
 
 def test_what_was_seen_is_no_longer_new_and_what_is_far_still_is() -> None:
@@ -589,6 +599,7 @@ def test_networks_may_be_given_on_the_device_of_the_actor() -> None:
 def test_running_statistics_and_the_filter_are_saved() -> None:
     torch.manual_seed(0)
     first = RNDPPO(_actor(), RNDPPOConfig(rnd=SMALL))
+    fresh = copy.deepcopy(first.state_dict())
     rollout = make_rollout(first, 0)
     first.add_ons.prepare(rollout, first.generator)
     torch.manual_seed(1)
@@ -601,6 +612,8 @@ def test_running_statistics_and_the_filter_are_saved() -> None:
     assert torch.equal(theirs.spread.var, ours.spread.var)
     assert ours.spread.count > 0
     assert torch.equal(theirs.rewards(rollout), ours.rewards(rollout))
+    second.load_state_dict(fresh)  # of before the first rollout, and without a filter
+    assert theirs.filtered is None
 
 
 def test_only_the_newest_frame_is_looked_at() -> None:
