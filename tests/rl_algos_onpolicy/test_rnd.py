@@ -25,7 +25,7 @@ from rl_algos_onpolicy import (
     RNDPPOConfig,
 )
 from rl_algos_onpolicy.ppo import value_loss
-from rl_algos_onpolicy.rnd.networks import FeatureNet
+from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_algos_onpolicy.rnd.rnd import KEPT, Novelty
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.batch import Rollout
@@ -614,6 +614,18 @@ def test_running_statistics_and_the_filter_are_saved() -> None:
     assert torch.equal(theirs.rewards(rollout), ours.rewards(rollout))
     second.load_state_dict(fresh)  # of before the first rollout, and without a filter
     assert theirs.filtered is None
+
+
+def test_categories_are_not_normalized_and_masks_of_actions_not_looked_at() -> None:
+    space = spaces.Dict(
+        {"action_mask": spaces.MultiBinary(3), "place": spaces.Discrete(3), "real": VECTOR}
+    )
+    normalize = NormalizedObservation(space)
+    assert normalize.shapes == [(3,), (2,)]
+    seen = {"place": torch.tensor([2, 2, 0, 2]), "real": torch.zeros(4, 2)}
+    normalize.update(seen)
+    assert normalize(seen)[0].argmax(-1).tolist() == [2, 2, 0, 2]
+    assert set(normalize(seen)[0].flatten().tolist()) == {0.0, 1.0}
 
 
 def test_only_the_newest_frame_is_looked_at() -> None:
