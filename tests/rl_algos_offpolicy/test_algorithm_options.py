@@ -1,6 +1,6 @@
-"""Which options and actors off-policy algorithms refuse, and what they advise instead."""
+"""Which options and actors off-policy algorithms refuse or take, and what they advise instead."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,10 +8,12 @@ import torch
 from gymnasium import spaces
 
 from rl_algos_offpolicy import (
+    BC,
     DDPG,
     DQN,
     SAC,
     TD3,
+    BCConfig,
     DDPGConfig,
     DQNConfig,
     OffPolicyActor,
@@ -26,6 +28,7 @@ from rl_core import plugins
 from rl_core.algorithm import AnyAlgorithm, EnvSpec
 from rl_core.config import Constant, Linear, Schedule
 from rl_core.errors import ConfigError
+from rl_core.gradients import OptimizerConfig
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
@@ -182,3 +185,24 @@ def test_options_without_effect_are_refused(
     make_config = TD3Config if algorithm is TD3 else SACConfig
     with pytest.raises(ConfigError, match=message):
         algorithm(_actor(BOX, policy), make_config(**options))  # type: ignore[arg-type]  # of many types
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config", "policy", "space"),
+    [
+        (BC, BCConfig, "stochastic", BOX),
+        (DDPG, DDPGConfig, "deterministic", BOX),
+        (DQN, DQNConfig, "greedy", CATEGORIES),
+        (SAC, SACConfig, "stochastic", BOX),
+        (TD3, TD3Config, "deterministic", BOX),
+    ],
+)
+def test_the_optimizer_and_its_bound_are_those_of_all_groups(
+    algorithm: Any, config: Any, policy: str, space: spaces.Space[object]
+) -> None:
+    sgd = OptimizerConfig(name="sgd")
+    for bound, expected in ((0.25, "max_grad_norm"), (None, None)):
+        options = config(optimizer=sgd, max_grad_norm=bound)
+        groups = algorithm(_actor(space, policy), options).parameter_groups()
+        assert {group.optimizer for group in groups} == {sgd}
+        assert {group.max_grad_norm for group in groups} == {expected}
