@@ -102,8 +102,8 @@ def _step(
     )
 
 
-def _small(size: int = 20) -> ReplayBuffer:
-    storage = ReplayBuffer(size, frame_stack=3)
+def _small(size: int = 20, prioritized: PrioritizedConfig | None = None) -> ReplayBuffer:
+    storage = ReplayBuffer(size, frame_stack=3, prioritized=prioritized)
     storage.allocate(SMALL, seeded())
     return storage
 
@@ -141,6 +141,19 @@ def test_zeros_before_an_episodes_start_take_one_row() -> None:
     assert _drawn(storage) == {0: ([0, 0, 1], [0, 1, 2]), 1: ([0, 1, 2], [1, 2, 3])}
     frames = storage.state_dict()["ring"]["columns"]["observation"]  # type: ignore[index, call-overload]
     assert frames.flatten().tolist() == [0, 1, 2, 3]  # type: ignore[union-attr]
+
+
+def test_errors_that_come_late_do_not_bring_back_rows_without_their_older_frames() -> None:
+    storage = _small(5, PrioritizedConfig())
+    for frame in range(6):
+        if frame == 5:
+            (batch,) = storage.generate_batches(1, 300)
+            assert set(batch.action.tolist()) == {0, 1, 2, 3, 4}
+        now = _stack(max(frame - 2, 0), max(frame - 1, 0), frame)
+        after = _stack(max(frame - 1, 0), frame, frame + 1)
+        storage.insert_transition(_step(now, after, action=frame, start=frame == 0))
+    storage.after_gradients(batch, {"td_error": torch.full((300,), 9.0)})
+    assert sorted(_drawn(storage)) == [1, 2, 3, 4, 5]
 
 
 def test_rows_without_their_older_frames_are_not_drawn() -> None:
