@@ -139,8 +139,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
 
     def set_progress(self, progress: float) -> None:
         """Move beta along its schedule."""
-        if not self._beta_schedule.is_constant:
-            self._beta = self._beta_schedule.value(progress)
+        self._beta = self._beta_schedule.value(progress)
 
     def live_parameters(self) -> Mapping[str, float]:
         """Return alpha and beta, and eta if only the newest are sampled."""
