@@ -328,6 +328,8 @@ def test_a_restored_buffer_goes_on_alike() -> None:
     assert isinstance(state, dict)
     restored.load_state_dict(state)
     assert restored.live_parameters() == pytest.approx({"alpha": 0.9, "beta": 0.55})
+    for storage in (saved, restored):
+        storage.update_storage_parameter("alpha", 0.8)  # priorities anew, from the errors
     for step, transition in enumerate(transitions[60:100]):
         ours, theirs = _draw(saved, 16), _draw(restored, 16)
         check_same_state(columns_of(theirs), columns_of(ours))
@@ -336,6 +338,15 @@ def test_a_restored_buffer_goes_on_alike() -> None:
             storage.set_progress(step / 40)
             storage.after_gradients(batch, errors)
             storage.insert_transition(transition)
+
+
+def test_the_end_of_betas_schedule_is_saved() -> None:
+    config = PrioritizedConfig(beta=Linear(0.4, 1.0))
+    saved, restored = (_buffer(config, count=4) for _ in range(2))
+    saved.update_storage_parameter("beta", 0.5)
+    restored.load_state_dict(copy_state(saved.state_dict()))  # type: ignore[arg-type]  # a dict
+    restored.set_progress(1.0)
+    assert restored.live_parameters()["beta"] == 0.5
 
 
 def test_states_of_other_draws_are_refused() -> None:
