@@ -206,7 +206,7 @@ def test_a_single_batch_has_no_windows_that_shrink() -> None:
 
 
 def test_eta_follows_the_returns_by_hand() -> None:
-    """Eq. (2): five lines of mean gradients over the last 20 returns."""
+    """Eq. (2): six lines of mean gradients over the last 20 returns."""
     storage = _buffer(LIVES["same_step"], RecentConfig(eta=0.9, cmin=1, update_eta=True))
     storage.note_returns([5.0] * 19)
     assert storage.metrics() == {"eta": 0.9, "return_gradient": 0.0}
@@ -216,6 +216,7 @@ def test_eta_follows_the_returns_by_hand() -> None:
         (5.0, -0.5, 1.0),  # (10 + 0 - 20) / 20, the lowest so far
         (5.0, 0.0, 0.95),
         (10.0, 0.375, 0.95 - 0.05 * 0.25 / 0.9999**3),  # a quarter of the decayed highest
+        (5.0, -0.125, 0.95 + 0.05 * 0.25 / 0.9999**3),  # a quarter of the decayed lowest
     ):
         storage.note_returns([episode_return])
         assert storage.metrics()["return_gradient"] == pytest.approx(gradient)
