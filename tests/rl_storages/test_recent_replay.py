@@ -193,6 +193,14 @@ def test_a_period_is_the_same_however_many_batches_an_update_has() -> None:
     assert [pieces.width(10_000, 0, 1) for _ in range(12)] == expected
 
 
+def test_a_state_of_a_longer_period_goes_on_within_the_shorter_one() -> None:
+    longer, shorter = (Windows(RecentConfig(cmin=1, period=period)) for period in (10, 4))
+    for _ in range(6):
+        longer.width(10_000, 0, 1)
+    shorter.load_state_dict(longer.state_dict())
+    assert shorter.width(10_000, 0, 1) == int(10_000 * 0.996**750)  # the third of four
+
+
 def test_a_single_batch_has_no_windows_that_shrink() -> None:
     storage = _buffer(LIVES["same_step"], RecentConfig(cmin=1, period=None))
     for transition in LIVES["same_step"].transitions(5):
