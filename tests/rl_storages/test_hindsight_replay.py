@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, pairwise
 from typing import Any, get_args
@@ -458,6 +459,25 @@ def test_an_environment_whose_steps_reward_otherwise_than_its_goals_is_refused()
         storage.insert_transition(transition)
     with pytest.raises(ConfigError, match=r"compute_reward returns .* whose reward was .* differ"):
         _draw(storage, 40)
+
+
+@pytest.mark.parametrize(
+    ("size", "others", "is_refused"), [(40, 2, False), (40, 3, True), (10, 1, False), (10, 2, True)]
+)
+def test_one_reward_in_20_may_be_judged_otherwise(size: int, others: int, is_refused: bool) -> None:
+    """As at the edge of a tolerance, on whose other side a goal may be once it is rounded."""
+
+    def reward(achieved: Array, desired: Array, info: object) -> Array:
+        return np.where(np.arange(len(achieved)) < others, 0.0, 7.0)
+
+    storage = ReplayBuffer(LIFE.num_envs * ROWS, hindsight=HindsightConfig())
+    spec = replace(LIFE.spec(), goal_functions=lambda: GoalFunctions(reward))
+    storage.allocate(spec, seeded())
+    for transition in LIFE.transitions(9):
+        rewards = np.full(LIFE.num_envs, 7.0, np.float32)
+        storage.insert_transition(replace(transition, reward=rewards))
+    with pytest.raises(ConfigError, match="differ") if is_refused else nullcontext():
+        _draw(storage, size)
 
 
 @pytest.mark.parametrize("wrong", [3, "reward"])
