@@ -22,6 +22,7 @@ from rl_core.errors import ConfigError, DataError
 from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, ReplayBuffer, SequenceConfig
+from rl_storages.replay.flags import SEQUENCE, SequenceStarts
 from rl_testing.replay import (
     LIVES,
     ReferenceSequenceStorage,
@@ -102,6 +103,14 @@ def test_an_episode_is_cut_into_sequences() -> None:
     assert start.episode_start.T.tolist() == [[False, False, True], [False, False, False]]
     assert start.burn_in[:, 1, 0].tolist() == [12, 13]
     assert start.state["memory"].tolist() == [[0.0], [12.0]]
+
+
+def test_an_environment_that_is_missing_from_a_slice_goes_on_with_its_sequence() -> None:
+    starts = SequenceStarts(SequenceConfig(length=2, overlap=0.0), num_envs=2)
+    starts.mark(np.array([[True, True]]))
+    starts.mark(np.zeros((2, 2), np.bool_), num_rows=np.array([1, 0]))
+    # the second transition of a sequence, and then the third and the second
+    assert starts.mark(np.zeros((1, 2), np.bool_)).tolist() == [[SEQUENCE, 0]]
 
 
 def test_a_burn_in_that_begins_with_the_episode_starts_from_zero() -> None:
