@@ -100,7 +100,10 @@ def test_targets_that_wait_are_copies_unless_told_otherwise(
 ) -> None:
     config = DQNConfig(**options)  # type: ignore[arg-type]  # of several types
     actor = OffPolicyActor(VECTOR, spaces.Discrete(2), OffPolicyActorConfig(policy="greedy"))
-    assert DQN(actor, config).hyper["tau"].item() == pytest.approx(tau)
+    algorithm = DQN(actor, config)
+    assert algorithm.hyper["tau"].item() == pytest.approx(tau)
+    (target,) = algorithm.target_networks()
+    assert target.every == options.get("target_update_every", 1)
     # A recipe holds what was given, so that another period has a usual coefficient of its own.
     assert config.tau == options.get("tau")
 
@@ -206,3 +209,8 @@ def test_the_optimizer_and_its_bound_are_those_of_all_groups(
         groups = algorithm(_actor(space, policy), options).parameter_groups()
         assert {group.optimizer for group in groups} == {sgd}
         assert {group.max_grad_norm for group in groups} == {expected}
+
+
+def test_ddpg_wants_to_know_what_decays() -> None:
+    with pytest.raises(ConfigError, match="critic_weight_decay instead of optimizer"):
+        DDPGConfig(optimizer=OptimizerConfig(weight_decay=0.1))

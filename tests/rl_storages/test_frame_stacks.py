@@ -134,6 +134,13 @@ def test_stacks_do_not_cross_an_episodes_start() -> None:
     assert frames.flatten().tolist() == [1, 2, 3, 7, 8]  # type: ignore[union-attr]
 
 
+def test_a_stack_that_begins_with_two_equal_frames_keeps_the_older_one() -> None:
+    storage = _small()
+    storage.insert_transition(_step(_stack(1, 2, 2), _stack(2, 2, 3), action=0, start=True))
+    storage.insert_transition(_step(_stack(2, 2, 3), _stack(2, 3, 4), action=1))
+    assert _drawn(storage) == {0: ([1, 2, 2], [2, 2, 3]), 1: ([2, 2, 3], [2, 3, 4])}
+
+
 def test_zeros_before_an_episodes_start_take_one_row() -> None:
     storage = _small()
     storage.insert_transition(_step(_stack(0, 0, 1), _stack(0, 1, 2), action=0, start=True))

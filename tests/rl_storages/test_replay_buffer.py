@@ -5,6 +5,7 @@ Observation and action of a step are the same number, so ``10 -> 11`` was acted 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rl_core.storage import StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages import PrioritizedConfig, ReplayBuffer
 from rl_storages.sampling.uniform import UniformSampler
+from rl_testing.stateful import copy_state
 
 CPU = torch.device("cpu")
 
@@ -296,6 +298,33 @@ def test_keys_tell_slot_and_generation() -> None:
     }
     # Positions 3 and 4 of three rows: the second time that rows 0 and 1 are used.
     assert keys == {4.0: (2, 1), 54.0: (3, 1)} | {3.0: (0, 1), 53.0: (1, 1)}
+    # What is inserted after a reset has keys that nothing had before: those of the third lap.
+    storage.reset()
+    storage.insert_transition(step([0, 50], [1, 51], start=[0, 1]))
+    (batch,) = storage.generate_batches(1, 100)
+    assert {tuple(key) for key in batch.index.tolist()} == {(0, 2), (1, 2)}
+
+
+def test_a_restored_storage_tells_only_what_is_new() -> None:
+    saved, restored = _buffer(20), _buffer(20)
+    for t in range(5):
+        if t == 3:
+            assert saved.new_observations()[0].flatten().tolist() == [0.0, 1.0, 2.0]  # type: ignore[union-attr]
+        saved.insert_transition(step([t], [t + 1], start=[0] if t == 0 else []))
+    restored.load_state_dict(saved.state_dict())
+    for storage in (saved, restored):
+        assert storage.new_observations()[0].flatten().tolist() == [3.0, 4.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("told", 9), ("told", -1), ("origin", 1)])
+def test_positions_that_cannot_be_are_refused(name: str, wrong: int) -> None:
+    storage = _buffer(20)
+    storage.insert_transition(step([10], [11], start=[0]))
+    storage.new_observations()
+    state: Any = copy_state(storage.state_dict())
+    state["ring"][name] = wrong if name == "origin" else torch.tensor([wrong])
+    with pytest.raises(CheckpointError, match="positions contradict each other"):
+        storage.load_state_dict(state)
 
 
 def test_draws_are_uniform_over_what_can_be_drawn() -> None:
