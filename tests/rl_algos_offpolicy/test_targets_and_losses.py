@@ -1,6 +1,7 @@
 """Targets and losses against numbers worked out by hand."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_algos_offpolicy import (
     DDPG,
@@ -271,6 +273,34 @@ def test_sac_subtracts_what_the_action_costs_in_entropy() -> None:
     assert output.metrics["loss/temperature"].item() == pytest.approx(temperature)
     (slope,) = torch.autograd.grad(output.loss, [algorithm.named_parameters()["temperature.log"]])
     assert slope.item() == pytest.approx(-(log_prob - 1.0))
+
+
+def test_the_losses_of_policy_and_temperature_reach_neither_each_other_nor_the_critics() -> None:
+    slopes = []
+    for is_learned in (True, False):
+        config = SACConfig(initial_temperature=0.3, learn_temperature=is_learned)
+        algorithm = SAC(_twin_actor("stochastic"), config)
+        output = algorithm.policy_loss(_batch(torch.zeros(1, 1)), {"now": torch.ones(1, 1)})
+        output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        critics = algorithm.actor.critics.parameters()
+        assert not any(p.grad is not None and p.grad.any() for p in critics)
+        slope = algorithm.policy.get_parameter("head.linear.bias").grad
+        assert slope is not None
+        slopes.append(slope.clone())
+    assert slopes[0].any()
+    torch.testing.assert_close(*slopes)
+
+
+def test_the_temperature_learns_from_the_samples_that_count() -> None:
+    algorithm = SAC(_twin_actor("stochastic"), SACConfig(initial_temperature=0.3))
+    one = _batch(torch.zeros(1, 1))
+    two: ReplayBatch = tree_map_only(Tensor, lambda column: torch.cat([column, column]), one)
+    two = replace(two, mask=torch.tensor([1.0, 0.0]))
+    noise = {"now": torch.tensor([[0.0], [2.0]])}
+    alone = algorithm.policy_loss(one, {"now": noise["now"][:1]}).metrics
+    both = algorithm.policy_loss(two, noise).metrics
+    for name in ("loss/temperature", "policy/entropy", "loss/policy"):
+        assert both[name].item() == pytest.approx(alone[name].item())
 
 
 def test_a_target_entropy_of_zero_is_honoured() -> None:
