@@ -1,6 +1,7 @@
 """REDQ and DroQ: soft actor-critic with many critics, or with critics that drop out."""
 
 import math
+from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
@@ -96,6 +97,19 @@ def test_the_chosen_critics_are_drawn_anew_and_all_alike() -> None:
     assert all(len(set(pair)) == 2 for pair in drawn)
     counts = np.bincount(np.array(drawn).reshape(-1), minlength=4)
     assert abs(counts - 300).max() < 5.0 * math.sqrt(600 * 0.25)
+
+
+def test_the_algorithms_generator_draws_all_noise_and_each_network_has_its_own() -> None:
+    algorithm = SAC(_actor(critic_dropout=0.3), SACConfig(num_target_critics=1))
+    batch = make_replay_batch(algorithm, seed=0)
+    before = torch.get_rng_state()
+    noise = algorithm.draw_update_noise(batch)
+    assert torch.equal(torch.get_rng_state(), before)
+    dropout = [part for name, part in noise.items() if name.startswith("dropout/")]
+    assert len(dropout) == 3
+    for one, other in combinations(dropout, 2):
+        assert not torch.equal(one, other)
+    assert not torch.equal(noise["now"], noise["next"])
 
 
 class Layers(nn.Sequential):

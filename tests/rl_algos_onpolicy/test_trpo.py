@@ -120,7 +120,7 @@ def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: Co
 
 
 def test_the_options_of_the_step_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {}
+    given: dict[str, object] = {}
 
     def step(*arguments: Any, **options: Any) -> ConstrainedStep:
         given.update(options, max_kl=arguments[2])
