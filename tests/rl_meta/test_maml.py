@@ -169,6 +169,11 @@ def test_the_baseline_is_the_ridge_solution_of_each_task() -> None:
     torch.testing.assert_close(fitted[mask], returns[mask], atol=1e-4, rtol=0.0)
 
 
+def test_the_baseline_keeps_observations_within_ten() -> None:
+    features = baseline_features(torch.tensor([[20.0, -30.0]]), torch.tensor([0]))
+    assert features[0, :4].tolist() == [10.0, -10.0, 100.0, 100.0]
+
+
 def test_the_baseline_of_many_features_is_fitted_with_several_threads() -> None:
     """In a process of its own, since torch 2.13 hangs when it solves a batch of this size."""
     code = (

@@ -115,6 +115,9 @@ def test_a_context_is_what_was_stored_as_such_since_it_was_cleared() -> None:
         storage.store_rollout(TASKS, is_context=is_context)
     assert storage.context(TASKS[:1])[0]["reward"].max() == 102.0
     storage.clear_context(torch.tensor([0, 2, 9]))
+    assert storage.context(torch.tensor([2, 0]))[1].shape == (2, 0)
+    with pytest.raises(ConfigError, match="no task has a context yet"):
+        next(iter(storage.generate_batches(1, 4)))
     _collect(storage, 20.0)
     storage.store_rollout(TASKS, is_context=True)  # the ring of 14 has wrapped around
     columns, mask = storage.context(torch.tensor([2, 0]))
