@@ -52,7 +52,7 @@ class Runs:
     def _result(self, task: str, payload: Mapping[str, Json]) -> dict[str, Json] | ChildError:
         if payload["seed"] == 1:
             return ChildError("learn ended with exit status 1")
-        if task == "evaluate":
+        if task == "bench.worker:evaluate":
             return {"first_seed": FIRST_SEED, "returns": [self.evaluated]}
         Path(str(payload["weights"])).parent.mkdir(exist_ok=True)
         Path(str(payload["weights"])).touch()
@@ -139,7 +139,7 @@ def test_speeds_of_runs_that_share_the_machine_are_not_published(
 def test_kept_policies_are_evaluated_again(tmp_path: Path, runs: Runs) -> None:
     run(tmp_path, "--only", "dqn/Toy-v0")
     run(tmp_path, "--only", "dqn/Toy-v0", "--evaluate")
-    assert runs.tasks == ["learn", "evaluate"]
+    assert runs.tasks == ["bench.worker:learn", "bench.worker:evaluate"]
     assert runs.made[0] == runs.made[1]
     (line,) = read_lines(tmp_path / "runs.jsonl").values()
     assert line["returns"] == [2.0]

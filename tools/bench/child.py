@@ -25,11 +25,11 @@ class ChildError(Exception):
 
 
 def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str, Json]:
-    """Carry out one task of `worker.py` and return its result.
+    """Call a function in a process of its own and return its result.
 
     Args:
-        task: name of the task.
-        payload: its arguments.
+        task: the function, such as ``bench.replay_run:measure``; it returns plain data.
+        payload: its arguments by name.
         threads: how many every library may use.
 
     Raises:
@@ -44,11 +44,11 @@ def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str,
 def run_children(
     task: str, payloads: Sequence[Mapping[str, Json]], threads: int, jobs: int = 1
 ) -> Iterator[tuple[int, "dict[str, Json] | ChildError"]]:
-    """Carry out a task of `worker.py` for several payloads.
+    """Call a function once for each payload, each time in a process of its own; see `run_child`.
 
     Args:
-        task: name of the task.
-        payloads: its arguments.
+        task: the function.
+        payloads: its arguments by name.
         threads: how many every library may use.
         jobs: processes that run side by side.
 

@@ -93,7 +93,7 @@ def _run(row: Row, seed: int, results: Path) -> int:
     print(f"{row['expert']} on {row['env']}, seed {seed}", flush=True)
     source = source_version()
     try:
-        found = run_child("clone", {**row, "seed": seed}, threads=1)
+        found = run_child("bench.cloning_run:clone", {**row, "seed": seed}, threads=1)
     except ChildError as error:
         print(f"    failed: {error}", flush=True)
         return 1

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import gymnasium
 import minari
@@ -24,26 +23,33 @@ _NUM_TEST_ENVS = 8
 _DATASET = "toolbox/expert-v0"
 
 
-def clone(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Train an expert and its clones, and return the returns of each."""
-    env, seed = cast("str", payload["env"]), cast("int", payload["seed"])
-    options = cast("Sections", payload["expert_options"])
-    clone_options = cast("Sections", payload["clone_options"])
-    steps = cast("int", payload["clone_steps"])
+def clone(
+    *,
+    env: str,
+    expert: str,
+    expert_options: Sections,
+    expert_steps: int,
+    episodes: int,
+    clone_options: Sections,
+    clone_steps: int,
+    seed: int,
+    **_: Json,
+) -> dict[str, Json]:
+    """Train an expert and its clones as a row of the plan says, and return the returns of each."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MINARI_DATASETS_PATH"] = folder
         run_dir = Path(folder) / "expert"
-        expert = _agent(cast("str", payload["expert"]), env, options, seed)
-        expert.train(cast("int", payload["expert_steps"]), run_dir=run_dir)
-        _record(expert, env, cast("int", payload["episodes"]), seed)
+        teacher = _agent(expert, env, expert_options, seed)
+        teacher.train(expert_steps, run_dir=run_dir)
+        _record(teacher, env, episodes, seed)
         watching = _with(clone_options, "algorithm", {"expert": str(run_dir)})
         reading = _with(clone_options, "trainer", {"demonstrations": _DATASET})
         # Without an expert steps are gradient steps; both clones take as many of those.
         watcher, reader = (_agent("bc", env, each, seed) for each in (watching, reading))
-        watcher.train(steps)
+        watcher.train(clone_steps)
         reader.train(watcher.parts.algorithm.gradients.count)
         return {
-            "expert": _returns(expert, seed),
+            "expert": _returns(teacher, seed),
             "from_expert": _returns(watcher, seed),
             "from_data": _returns(reader, seed),
         }

@@ -98,7 +98,7 @@ def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
     jobs = {
         system: Job(
             SYSTEMS[system],
-            "envs",
+            "bench.envs_run:measure",
             {"env": env, "count": count, "system": system, "seconds": options.seconds},
             1,
         )
@@ -119,7 +119,7 @@ def measure_added(options: argparse.Namespace) -> Found:
     jobs = {
         system: Job(
             SYSTEMS[system],
-            "envs-added",
+            "bench.envs_run:measure_added",
             {"count": _ADDED_COUNT, "system": system, "seconds": options.seconds},
             1,
         )

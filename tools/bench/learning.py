@@ -105,7 +105,7 @@ def run_missing(runs: Sequence[Run], options: argparse.Namespace) -> int:
         speed = f"{result['steps_per_second']:,.0f} steps/s, {result['wall_seconds']:.0f} s in all"
         return f"{_summary(result)}, {speed}"
 
-    return _carry_out("learn", left, options, record)
+    return _carry_out("bench.worker:learn", left, options, record)
 
 
 def _evaluate_all(runs: Sequence[Run], options: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def _evaluate_all(runs: Sequence[Run], options: argparse.Namespace) -> int:
         append_record(options.results, run, {**recorded[run.key], **result})
         return _summary(result)
 
-    return _carry_out("evaluate", kept, options, record)
+    return _carry_out("bench.worker:evaluate", kept, options, record)
 
 
 def _carry_out(

@@ -23,8 +23,8 @@ class Job:
 
     Attributes:
         title: for messages.
-        task: of `worker.py`; it returns figures.
-        payload: its arguments.
+        task: function that returns figures, see `run_child`.
+        payload: its arguments by name.
         threads: how many every library may use.
     """
 

@@ -38,7 +38,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from bench.workloads import PPOSettings, ReplaySettings, Workload
+from bench.workloads import WORKLOADS, PPOSettings, ReplaySettings
 
 _SIZE = 256
 _PER_CHUNK = 50
@@ -50,22 +50,22 @@ _NUM_FEATURES = 512
 _PONG_ACTIONS = 6
 
 
-def measure(workload: Workload, seconds: float) -> dict[str, float]:
+def measure(workload: str, seconds: float) -> dict[str, float]:
     """Count the operations of a step, and measure those per second.
 
     Args:
-        workload: whose steps are counted.
+        workload: name of the one whose steps are counted.
         seconds: to measure each library for.
 
     Returns:
         ``flops`` of a step; ``mkl`` and ``onednn``, operations per second.
     """
-    settings = workload.settings
+    env_id, settings = WORKLOADS[workload].env, WORKLOADS[workload].settings
     if isinstance(settings, PPOSettings):
         image_flops = flops_per_image_step(settings.num_epochs, _PONG_ACTIONS)
         return {"flops": float(image_flops), **products_per_second(seconds)}
     assert isinstance(settings, ReplaySettings)
-    env = gymnasium.make(workload.env)
+    env = gymnasium.make(env_id)
     observation, action = env.observation_space, env.action_space
     env.close()
     assert isinstance(observation, spaces.Box)

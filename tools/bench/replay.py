@@ -38,7 +38,12 @@ def measure_operation(name: str, options: argparse.Namespace) -> Found:
     """Measure all systems in an operation, one after the other, round by round."""
     shared: dict[str, Json] = {"seconds": options.seconds, "size": options.size}
     jobs = {
-        system: Job(SYSTEMS[system], "replay", {"name": name, "system": system, **shared}, _THREADS)
+        system: Job(
+            SYSTEMS[system],
+            "bench.replay_run:measure",
+            {"name": name, "system": system, **shared},
+            _THREADS,
+        )
         for system in OPERATIONS[name].systems
     }
 
@@ -56,7 +61,7 @@ def measure_memory(options: argparse.Namespace) -> Found:
         for system in systems:
             payload: dict[str, Json] = {"data": data, "system": system, "size": _MILLION}
             try:
-                answer = run_child("replay-bytes", payload, _THREADS)
+                answer = run_child("bench.replay_run:count_bytes", payload, _THREADS)
             except ChildError as error:
                 print(f"memory of {data}: {SYSTEMS[system]} failed: {error}", flush=True)
                 continue

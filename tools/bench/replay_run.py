@@ -55,7 +55,7 @@ def measure(name: str, system: str, size: int, seconds: float) -> dict[str, floa
     return {"rate": rate, "transitions": float(buffer.num_transitions)}
 
 
-def count_bytes(data: str, system: str, size: int) -> int:
+def count_bytes(data: str, system: str, size: int) -> dict[str, int]:
     """Count what transitions take, on the straight line through two small buffers.
 
     So it needs no more memory than there is.
@@ -64,6 +64,9 @@ def count_bytes(data: str, system: str, size: int) -> int:
         data: name of the transitions.
         system: whose buffer.
         size: transitions.
+
+    Returns:
+        ``bytes``.
     """
     if system == "ours":
         from bench import replay_ours
@@ -74,7 +77,7 @@ def count_bytes(data: str, system: str, size: int) -> int:
 
         count = replay_peers.count_sb3_bytes
     small, large = (count(DATA[data], size) for size in (1000, 2000))
-    return small + (large - small) * (size - 1000) // 1000
+    return {"bytes": small + (large - small) * (size - 1000) // 1000}
 
 
 def _make(operation: Operation, system: str, size: int) -> Buffer:

@@ -43,9 +43,9 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
     jobs = {
         system: Job(
             SYSTEMS[system],
-            "speed",
+            "bench.worker:measure_speed",
             {
-                "workload": name,
+                "name": name,
                 "system": system,
                 "seconds": seconds,
                 "threads": threads,
@@ -57,7 +57,7 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
     }
     if workload.has_product_limit and options.device == "cpu":
         payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
-        jobs[PRODUCTS] = Job("matrix products", "products", payload, threads)
+        jobs[PRODUCTS] = Job("matrix products", "bench.products:measure", payload, threads)
 
     def describe(figures: Figures) -> str:
         if "flops" in figures:
@@ -71,7 +71,9 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
 
 def measure_import(options: argparse.Namespace) -> Found:
     """Measure import times several times over; the first, from a cold disk, does not count."""
-    repetitions = [run_child("import", {}, 1) for _ in range(_IMPORT_REPETITIONS + 1)][1:]
+    repetitions = [
+        run_child("bench.worker:measure_import", {}, 1) for _ in range(_IMPORT_REPETITIONS + 1)
+    ][1:]
     found = {name: [one[name] for one in repetitions] for name in ("torch", "rl_core")}
     return Found(cast("Json", found), is_complete=True)
 

@@ -1,14 +1,14 @@
-"""The process that one measurement runs in: ``worker.py TASK PAYLOAD RESULT_FILE``."""
+"""The process that one measurement runs in: ``worker.py MODULE:FUNCTION ARGUMENTS RESULT_FILE``."""
 
 import importlib
 import json
 import os
+import pkgutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 if __name__ == "__main__":  # run by path: make the package importable instead of its modules
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -20,27 +20,23 @@ from bench.span import Span
 from bench.workloads import WORKLOADS
 
 
-def main(task: str, payload: str, answer: str) -> None:
+def main(task: str, arguments: str, answer: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    result = _TASKS[task](json.loads(payload))
+    result = pkgutil.resolve_name(task)(**json.loads(arguments))
     Path(answer).write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
 
 
-def measure_speed(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Measure the steady rate of one system on one workload."""
-    workload = WORKLOADS[cast("str", payload["workload"])]
-    system, device = cast("str", payload["system"]), cast("str", payload["device"])
-    span = Span(workload.warm_up_marks, cast("float", payload["seconds"]))
+def measure_speed(
+    name: str, system: str, seconds: float, threads: int, device: str
+) -> dict[str, Json]:
+    """Measure the steady rate of one system on the workload of this name."""
+    workload = WORKLOADS[name]
+    span = Span(workload.warm_up_marks, seconds)
     if system.startswith("ours"):
         from bench import ours
 
-        ours.measure(
-            workload,
-            span,
-            is_compiled=system == "ours",
-            threads=cast("int", payload["threads"]),
-            device=device,
-        )
+        is_compiled = system == "ours"
+        ours.measure(workload, span, is_compiled=is_compiled, threads=threads, device=device)
     else:
         from bench import peers
 
@@ -53,7 +49,7 @@ def measure_speed(payload: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def measure_import(payload: Mapping[str, Json]) -> dict[str, Json]:
+def measure_import() -> dict[str, Json]:
     """Measure how long importing torch takes, and then importing `rl_core`."""
     start = time.perf_counter()
     import torch
@@ -67,57 +63,20 @@ def measure_import(payload: Mapping[str, Json]) -> dict[str, Json]:
     return {"torch": between - start, "rl_core": end - between}
 
 
-def measure_products(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Measure the machine's matrix products, and count those of a gradient step."""
-    from bench import products
-
-    workload = WORKLOADS[cast("str", payload["workload"])]
-    return {**products.measure(workload, cast("float", payload["seconds"]))}
-
-
-def measure_replay(payload: Mapping[str, Any]) -> dict[str, Json]:
-    """Measure one system's replay buffer in one operation."""
-    from bench import replay_run
-
-    return {**replay_run.measure(**payload)}
-
-
-def measure_replay_bytes(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Ask one system's replay buffer for the bytes of its data."""
-    from bench import replay_run
-
-    data, system = cast("str", payload["data"]), cast("str", payload["system"])
-    return {"bytes": replay_run.count_bytes(data, system, cast("int", payload["size"]))}
-
-
-def measure_envs(payload: Mapping[str, Any]) -> dict[str, Json]:
-    """Measure how fast a system steps environments."""
-    from bench import envs_run
-
-    return {**envs_run.measure(**payload)}
-
-
-def measure_envs_added(payload: Mapping[str, Any]) -> dict[str, Json]:
-    """Measure what one of our vectorizers adds to another one's step."""
-    from bench import envs_run
-
-    return {**envs_run.measure_added(**payload)}
-
-
-def learn(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Carry out one run of a plan."""
-    run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
-    weights.parent.mkdir(parents=True, exist_ok=True)
+def learn(*, weights: str, device: str, **values: Json) -> dict[str, Json]:
+    """Carry out one run of a plan, given as plain data."""
+    run, path = Run.from_dict(values), Path(weights)
+    path.parent.mkdir(parents=True, exist_ok=True)
     start, source = time.perf_counter(), source_version()
-    result = _side(run).learn(run, weights, payload["device"]).as_dict()
+    result = _side(run).learn(run, path, device).as_dict()
     wall_seconds = round(time.perf_counter() - start, 1)
     return {**result, "wall_seconds": wall_seconds, "source": source}
 
 
-def evaluate(payload: Mapping[str, Json]) -> dict[str, Json]:
+def evaluate(*, weights: str, device: str, **values: Json) -> dict[str, Json]:
     """Evaluate the policy that a run kept."""
-    run, weights = Run.from_dict(payload), Path(cast("str", payload["weights"]))
-    found: dict[str, Json] = _side(run).evaluate(run, weights, payload["device"]).as_dict()
+    run = Run.from_dict(values)
+    found: dict[str, Json] = _side(run).evaluate(run, Path(weights), device).as_dict()
     return found
 
 
@@ -125,31 +84,10 @@ def _side(run: Run) -> Any:
     return importlib.import_module("bench.ours" if run.system == "ours" else "bench.peers")
 
 
-def clone(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Train an expert and its clones."""
-    from bench import cloning_run
-
-    return cloning_run.clone(payload)
-
-
 def _end_with_parent() -> None:
     """Wait until the other end of standard input is closed, and leave."""
     os.read(0, 1)
     os._exit(1)
-
-
-_TASKS: Mapping[str, Callable[[Mapping[str, Json]], dict[str, Json]]] = {
-    "speed": measure_speed,
-    "import": measure_import,
-    "products": measure_products,
-    "replay": measure_replay,
-    "replay-bytes": measure_replay_bytes,
-    "envs": measure_envs,
-    "envs-added": measure_envs_added,
-    "learn": learn,
-    "evaluate": evaluate,
-    "clone": clone,
-}
 
 
 if __name__ == "__main__":
