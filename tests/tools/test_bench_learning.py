@@ -71,7 +71,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     made = Runs()
     monkeypatch.setattr(learning, "run_children", made)
     monkeypatch.setattr(learning, "_PLANS", tmp_path)
-    monkeypatch.setattr(learning, "_PAGES", tmp_path / "pages")
+    monkeypatch.setattr(learning, "PAGES", tmp_path / "pages")
     (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
     (tmp_path / "pages" / "algorithms").mkdir(parents=True)
     block = "<!-- {0}:begin -->\n<!-- {0}:end -->\n"

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from bench import start
+from bench.child import ChildError
 from bench.measurement import Measurement
 
 
@@ -18,9 +19,14 @@ def test_each_side_is_a_command_of_its_own() -> None:
 
 def test_a_command_that_fails_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "command", lambda *words: ["false"])
-    assert start._time("ppo-cartpole", "first", tmp_path) is None
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(ChildError, match="exit status 1"):
+        start._time("ppo-cartpole", "later", tmp_path)
     monkeypatch.setattr(start, "command", lambda *words: ["true"])
-    assert start._time("ppo-cartpole", "first", tmp_path) is not None
+    assert start._time("ppo-cartpole", "later", tmp_path)["seconds"] > 0.0
+    assert list(tmp_path.iterdir())
+    start._time("ppo-cartpole", "first", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_times_are_shown_beside_the_peer_of_their_round() -> None:

@@ -11,7 +11,6 @@ from bench.markdown import folded
 from bench.measurement import (
     Figures,
     Found,
-    Job,
     Measurement,
     measure_in_turn,
     measurements_of,
@@ -91,22 +90,20 @@ def test_an_interruption_keeps_what_was_measured_to_its_end(tmp_path: Path) -> N
     assert "kept" not in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
-def test_a_system_that_fails_leaves_a_gap_in_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_child(task: str, payload: Mapping[str, Json], threads: int) -> dict[str, Json]:
-        if task == "broken":
-            raise ChildError("no")
-        return {"rate": 2.0 * threads}
+def test_a_system_that_fails_leaves_a_gap_in_its_round(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> Figures:
+        raise ChildError("no")
 
     def describe(figures: Figures) -> str:
         return f"{figures['rate']}"
 
-    monkeypatch.setattr("bench.measurement.run_child", run_child)
-    jobs = {"ours": Job("ours", "speed", {}, 1), "sb3": Job("SB3", "speed", {}, 2)}
-    whole = measure_in_turn("toy", jobs, 2, 5.0, "a machine", describe)
+    systems = {"ours": lambda: {"rate": 2.0}, "sb3": lambda: {"rate": 4.0}}
+    whole = measure_in_turn("toy", systems, 2, 5.0, "a machine", describe)
     one = {"ours": {"rate": 2.0}, "sb3": {"rate": 4.0}}
     assert whole == Found(Measurement([one, one], 5.0, "a machine").as_dict(), is_complete=True)
-    jobs["sbx"] = Job("SBX", "broken", {}, 1)
-    partial = measure_in_turn("toy", jobs, 1, 5.0, "a machine", describe)
+    broken = {**systems, "sbx": fail}
+    partial = measure_in_turn("toy", broken, 1, 5.0, "a machine", describe)
+    assert "toy round 1: sbx failed: no" in capsys.readouterr().out
     assert partial == Found(Measurement([one], 5.0, "a machine").as_dict(), is_complete=False)
     found = measurements_of({"toy": whole.values, "import": {}}, ["toy", "other"])
     assert found == {"toy": Measurement([one, one], 5.0, "a machine")}

@@ -17,12 +17,11 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench.child import ChildError, Json, run_child
 from bench.machine import machine_line, measured_on, source_version
-from bench.markdown import table, write_block
+from bench.markdown import PAGE, table, write_block
 
 _HERE = Path(__file__).resolve().parent
 _PLAN = _HERE / "cloning.toml"
 _RESULTS = _HERE / "results" / "cloning.jsonl"
-_PAGE = _HERE.parents[1] / "docs" / "pages" / "benchmarks.md"
 _HEADER = (
     "environment",
     "expert",
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="only the first so many seeds")
     parser.add_argument("--table", action="store_true", help="run nothing, rewrite the table")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where runs are recorded")
-    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
     options = parser.parse_args(arguments)
     rows = cast("list[Row]", tomllib.loads(_PLAN.read_text(encoding="utf-8"))["row"])
     status = 0

@@ -14,12 +14,11 @@ from pathlib import Path
 if __name__ == "__main__":  # run by path: make the package importable instead of its modules
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bench.child import Json
+from bench.child import Json, run_child
 from bench.machine import machine_line
 from bench.markdown import table
 from bench.measurement import (
     Found,
-    Job,
     Measurement,
     measure_in_turn,
     measurements_of,
@@ -34,10 +33,13 @@ ENVS: Mapping[str, str | None] = {
     "pong": "ALE/Pong-v5",
     "millisecond": None,
 }
-"""Ids by the names that the command line takes; the last one sleeps for 1 ms in each step."""
+"""Ids by name; the last one sleeps for 1 ms in each step."""
 
 COUNTS = (1, 8, 32)
 """Numbers of environments."""
+
+PARTS = {f"{env}-{count}": (env, count) for env in ENVS for count in COUNTS}
+"""What is measured, by the name that the command line takes."""
 
 SYSTEMS: Mapping[str, str] = {
     "ours-sync": "ours, sync",
@@ -83,9 +85,7 @@ def systems_of(env: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parts: dict[str, Part] = {
-        f"{env}-{count}": partial(measure_part, env, count) for env in ENVS for count in COUNTS
-    }
+    parts: dict[str, Part] = {name: partial(measure_part, *of) for name, of in PARTS.items()}
     parts[ADDED] = measure_added
     parser = suite_parser("envs", __doc__, parts, seconds=1.5)
     parser.set_defaults(rounds=2)
@@ -95,18 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
     """Measure all systems with a number of environments."""
-    jobs = {
-        system: Job(
-            SYSTEMS[system],
-            "bench.envs_run:measure",
-            {"env": env, "count": count, "system": system, "seconds": options.seconds},
-            1,
-        )
+    shared = {"env": env, "count": count, "seconds": options.seconds}
+    systems = {
+        system: partial(run_child, "bench.envs_run:measure", {**shared, "system": system}, 1)
         for system in options.system or systems_of(env)
     }
     return measure_in_turn(
         f"{env} x {count}",
-        jobs,
+        systems,
         options.rounds,
         options.seconds,
         machine_line(1),
@@ -116,18 +112,14 @@ def measure_part(env: str, count: int, options: argparse.Namespace) -> Found:
 
 def measure_added(options: argparse.Namespace) -> Found:
     """Measure what `VecEnv` adds to a step of other vectorizers."""
-    jobs = {
-        system: Job(
-            SYSTEMS[system],
-            "bench.envs_run:measure_added",
-            {"count": _ADDED_COUNT, "system": system, "seconds": options.seconds},
-            1,
-        )
+    shared = {"count": _ADDED_COUNT, "seconds": options.seconds}
+    systems = {
+        system: partial(run_child, "bench.envs_run:measure_added", {**shared, "system": system}, 1)
         for system in ADDED_TO
     }
     return measure_in_turn(
         ADDED,
-        jobs,
+        systems,
         options.rounds,
         options.seconds,
         machine_line(1),
@@ -141,14 +133,14 @@ def overview(results: Mapping[str, Mapping[str, Json]]) -> str:
 
 
 def _cells(results: Mapping[str, Json]) -> dict[str, str]:
-    cells = {}
-    for env in ENVS:
-        for count in COUNTS:
-            found = measurements_of(results, [name := f"{env}-{count}"]).get(name)
-            cells[f"`{env}`, {count} at once"] = overview_cell(
-                found, "ours-async", "sb3-subproc", "gymnasium-async"
-            )
-    added = measurements_of(results, [ADDED]).get(ADDED)
+    found = measurements_of(results, [*PARTS, ADDED])
+    cells = {
+        f"`{env}`, {count} at once": overview_cell(
+            found.get(name), "ours-async", "sb3-subproc", "gymnasium-async"
+        )
+        for name, (env, count) in PARTS.items()
+    }
+    added = found.get(ADDED)
     for system, bare_system in ADDED_TO.items():
         microseconds = added.median(system, "added_us") if added else None
         told = "-" if microseconds is None else f"{microseconds:.1f} µs"
@@ -158,7 +150,7 @@ def _cells(results: Mapping[str, Json]) -> dict[str, str]:
 
 def render(results: Mapping[str, Json]) -> str:
     """Render everything that was measured."""
-    found = measurements_of(results, [f"{env}-{count}" for env in ENVS for count in COUNTS])
+    found = measurements_of(results, PARTS)
     added = measurements_of(results, [ADDED])
     if not found and not added:
         return "Nothing was measured yet."

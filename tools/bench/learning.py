@@ -18,20 +18,16 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench.child import ChildError, Json, run_children, termination_interrupts
 from bench.machine import machine_line
-from bench.markdown import write_block
+from bench.markdown import PAGE, PAGES, write_block
 from bench.plan import SYSTEMS, PlanError, PlanRow, Run, load_plans, select_rows, select_runs
 from bench.results import append_record, read_lines, read_records
 
 _HERE = Path(__file__).resolve().parent
 _PLANS = _HERE / "plans"
 _WEIGHTS = _HERE / "results" / "weights"
-_PAGES = _HERE.parents[1] / "docs" / "pages"
 
 RESULTS = _HERE / "results" / "learning.jsonl"
 """Where runs are recorded."""
-
-PAGE = _PAGES / "benchmarks.md"
-"""With the tables."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,7 +168,7 @@ def _draw_curves(rows: Sequence[PlanRow], results: Path) -> int:
     """Draw what was recorded, and return an exit status."""
     from bench.learning_curves import write_curves
 
-    problems = write_curves(rows, read_records(results), _PAGES)
+    problems = write_curves(rows, read_records(results), PAGES)
     for problem in problems:
         print(problem, file=sys.stderr)
     return int(bool(problems))

@@ -31,7 +31,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 from bench import ours, peers
 from bench.as_ours import TRIFLES, WAYS
 from bench.machine import machine_line
-from bench.markdown import table, write_block
+from bench.markdown import PAGE, table, write_block
 from bench.parity_data import Weights, apart_by_part
 from bench.parity_onpolicy import on_policy_weights
 from bench.parity_replay import replay_weights
@@ -126,7 +126,6 @@ _FALLS_BEFORE = {"Hopper-v5": 15}
 """Steps within which most episodes end by themselves; those of other environments are cut off."""
 _STEPS = 25  # rounding grows, and reaches a thousandth after 60 steps of DDPG on HalfCheetah
 _TOLERANCE = 1e-4
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "pages" / "benchmarks.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=_STEPS)
     parser.add_argument("--as-ours", action="store_true", help="give Stable-Baselines3 our ways")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
-    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if options.algorithm is None:

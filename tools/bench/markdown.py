@@ -3,6 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "pages"
+"""Folder of all pages."""
+
+PAGE = PAGES / "benchmarks.md"
+"""With the tables of all benchmarks."""
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     """Return a Markdown table.

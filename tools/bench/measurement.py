@@ -2,12 +2,13 @@
 
 import json
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from bench.child import ChildError, Json, run_child
+from bench.child import ChildError, Json
 from bench.machine import measured_on
 
 Figures: TypeAlias = Mapping[str, float]
@@ -15,23 +16,6 @@ Figures: TypeAlias = Mapping[str, float]
 
 Round: TypeAlias = Mapping[str, Figures]
 """What one round measured, by system; a system that failed is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """How a system is measured.
-
-    Attributes:
-        title: for messages.
-        task: function that returns figures, see `run_child`.
-        payload: its arguments by name.
-        threads: how many every library may use.
-    """
-
-    title: str
-    task: str
-    payload: Mapping[str, Json]
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +79,18 @@ class Found:
 
 def measure_in_turn(
     name: str,
-    jobs: Mapping[str, Job],
+    systems: Mapping[str, Callable[[], Mapping[str, object]]],
     rounds: int,
     seconds: float,
     machine: str,
     describe: Callable[[Figures], str],
 ) -> Found:
-    """Measure systems one after the other, round by round, each in a fresh process.
+    """Measure systems one after the other, round by round.
 
     Args:
         name: of what is compared, for messages.
-        jobs: by system, in the order of a round.
+        systems: what returns figures, by system, in the order of a round; a system that raises
+            `ChildError` is missing in that round.
         rounds: how many.
         seconds: length of each measured span.
         machine: what it is made on.
@@ -117,17 +102,24 @@ def measure_in_turn(
     measured: list[Round] = []
     for number in range(1, rounds + 1):
         one: dict[str, Figures] = {}
-        for system, job in jobs.items():
+        for system, measure in systems.items():
             try:
-                figures = cast("Figures", run_child(job.task, job.payload, job.threads))
+                one[system] = cast("Figures", measure())
             except ChildError as error:
-                print(f"{name} round {number}: {job.title} failed: {error}", flush=True)
+                print(f"{name} round {number}: {system} failed: {error}", flush=True)
                 continue
-            one[system] = figures
-            print(f"{name} round {number}: {job.title} {describe(figures)}", flush=True)
+            print(f"{name} round {number}: {system} {describe(one[system])}", flush=True)
         measured.append(one)
-    is_complete = all(len(one) == len(jobs) for one in measured)
+    is_complete = all(len(one) == len(systems) for one in measured)
     return Found(Measurement(measured, seconds, machine).as_dict(), is_complete)
+
+
+def timed(call: Callable[[], object]) -> Figures:
+    """Return the ``seconds`` that a call takes, and its ``rate`` per second."""
+    start = time.perf_counter()
+    call()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "rate": 1.0 / seconds}
 
 
 def measurements_of(results: Mapping[str, Json], names: Iterable[str]) -> dict[str, Measurement]:

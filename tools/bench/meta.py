@@ -10,7 +10,6 @@ their checkpoints: the same command goes on where it was stopped, and makes no f
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +31,14 @@ from bench.curve import Numbers
 from bench.learning_curves import Band, Style, band, draw_figure
 from bench.machine import machine_line, measured_on
 from bench.markdown import table, write_block
-from bench.measurement import Found, Measurement, ratio_cell, read_results
+from bench.measurement import (
+    Found,
+    Measurement,
+    measure_in_turn,
+    ratio_cell,
+    read_results,
+    timed,
+)
 from bench.suite import Part, run_suite, suite_parser
 from rl_command.main import main as rl
 from rl_core.batch import RolloutBatch
@@ -156,17 +162,14 @@ def _measure(
     sides = {side: make() for side, make in makers.items()}
     for update in sides.values():
         update()  # the first one of a process takes longer, and compiles
-    rounds = []
-    for number in range(1, options.rounds + 1):
-        one = {}
-        for side, update in sides.items():
-            start = time.perf_counter()
-            update()
-            seconds = time.perf_counter() - start
-            one[side] = {"rate": 1.0 / seconds, "seconds": seconds}
-            print(f"{part} round {number}: {_SPEED[part][1][side]} {seconds:.2f} s", flush=True)
-        rounds.append(one)
-    return Found(Measurement(rounds, 0.0, machine_line(options.threads)).as_dict(), True)
+    return measure_in_turn(
+        part,
+        {side: partial(timed, update) for side, update in sides.items()},
+        options.rounds,
+        0.0,
+        machine_line(options.threads),
+        lambda figures: f"{figures['seconds']:.2f} s",
+    )
 
 
 def batched_update(

@@ -16,12 +16,11 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench.machine import machine_line
-from bench.markdown import table, write_block
+from bench.markdown import PAGE, table, write_block
 from bench.parity_data import Found
 from bench.parity_onpolicy import compare_a2c, compare_ppo, compare_trpo
 from bench.parity_replay import compare_ddpg, compare_dqn, compare_sac, compare_td3
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "pages" / "benchmarks.md"
 _TOLERANCE = 1e-3
 
 _COMPARISONS: dict[str, Callable[[], list[Found]]] = {
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parity", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="the algorithm of this name")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
-    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
     options = parser.parse_args(arguments)
     names = [options.only] if options.only else list(_COMPARISONS)
     if unknown := set(names) - set(_COMPARISONS):

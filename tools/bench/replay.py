@@ -16,7 +16,7 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench.child import ChildError, Json, run_child
 from bench.machine import machine_line
-from bench.measurement import Figures, Found, Job, measure_in_turn, measurements_of
+from bench.measurement import Figures, Found, measure_in_turn, measurements_of
 from bench.replay_operations import MEMORY, OPERATIONS, SYSTEMS
 from bench.replay_table import memory_table, replay_overview, replay_table
 from bench.suite import Part, run_suite, suite_parser
@@ -36,13 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure_operation(name: str, options: argparse.Namespace) -> Found:
     """Measure all systems in an operation, one after the other, round by round."""
-    shared: dict[str, Json] = {"seconds": options.seconds, "size": options.size}
-    jobs = {
-        system: Job(
-            SYSTEMS[system],
-            "bench.replay_run:measure",
-            {"name": name, "system": system, **shared},
-            _THREADS,
+    shared = {"name": name, "seconds": options.seconds, "size": options.size}
+    systems = {
+        system: partial(
+            run_child, "bench.replay_run:measure", {**shared, "system": system}, _THREADS
         )
         for system in OPERATIONS[name].systems
     }
@@ -51,7 +48,7 @@ def measure_operation(name: str, options: argparse.Namespace) -> Found:
         return f"{1e6 / figures['rate']:,.1f} µs with {figures['transitions']:,.0f} transitions"
 
     machine = machine_line(_THREADS)
-    return measure_in_turn(name, jobs, options.rounds, options.seconds, machine, describe)
+    return measure_in_turn(name, systems, options.rounds, options.seconds, machine, describe)
 
 
 def measure_memory(options: argparse.Namespace) -> Found:

@@ -17,10 +17,10 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench.child import Json, run_child
 from bench.machine import machine_line
-from bench.measurement import Figures, Found, Job, measure_in_turn, measurements_of
+from bench.measurement import Figures, Found, measure_in_turn, measurements_of
 from bench.speed_table import import_line, speed_overview, speed_table
 from bench.suite import Part, run_suite, suite_parser
-from bench.workloads import PRODUCTS, SYSTEMS, WORKLOADS
+from bench.workloads import PRODUCTS, WORKLOADS
 
 _IMPORT = "import"
 _IMPORT_REPETITIONS = 5
@@ -40,24 +40,16 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
     """Measure all systems of a workload, one after the other, round by round."""
     workload = WORKLOADS[name]
     threads, seconds = options.threads or workload.threads, options.seconds
-    jobs = {
-        system: Job(
-            SYSTEMS[system],
-            "bench.worker:measure_speed",
-            {
-                "name": name,
-                "system": system,
-                "seconds": seconds,
-                "threads": threads,
-                "device": options.device,
-            },
-            threads,
+    shared = {"name": name, "seconds": seconds, "threads": threads, "device": options.device}
+    systems = {
+        system: partial(
+            run_child, "bench.worker:measure_speed", {**shared, "system": system}, threads
         )
         for system in workload.systems
     }
     if workload.has_product_limit and options.device == "cpu":
         payload: dict[str, Json] = {"workload": name, "seconds": min(seconds, _PRODUCT_SECONDS)}
-        jobs[PRODUCTS] = Job("matrix products", "bench.products:measure", payload, threads)
+        systems[PRODUCTS] = partial(run_child, "bench.products:measure", payload, threads)
 
     def describe(figures: Figures) -> str:
         if "flops" in figures:
@@ -66,7 +58,7 @@ def measure_workload(name: str, options: argparse.Namespace) -> Found:
         return f"{figures['rate']:,.0f} {workload.unit}, warm after {warm:.1f} s"
 
     machine = machine_line(threads, options.device)
-    return measure_in_turn(name, jobs, options.rounds, seconds, machine, describe)
+    return measure_in_turn(name, systems, options.rounds, seconds, machine, describe)
 
 
 def measure_import(options: argparse.Namespace) -> Found:

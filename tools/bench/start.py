@@ -8,10 +8,10 @@ trains with the same hyper-parameters and evaluates as many episodes. Run nothin
 import argparse
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,17 +20,18 @@ from pathlib import Path
 if __name__ == "__main__":  # run by path: make the package importable instead of its modules
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bench.child import Json, thread_environment
+from bench.child import ChildError, Json, thread_environment
 from bench.machine import machine_line
 from bench.markdown import table
 from bench.measurement import (
     Figures,
     Found,
-    Measurement,
+    measure_in_turn,
     measurements_of,
     overview_cell,
     ratio_cell,
     settings_lines,
+    timed,
 )
 from bench.suite import Part, processor_table, run_suite, suite_parser
 
@@ -116,20 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure_run(name: str, options: argparse.Namespace) -> Found:
     """Time all sides of a run, one after the other, round by round."""
-    rounds: list[Mapping[str, Figures]] = []
-    for number in range(1, options.rounds + 1):
-        one: dict[str, Figures] = {}
-        with tempfile.TemporaryDirectory() as directory:
-            for side, title in SIDES.items():
-                seconds = _time(name, side, Path(directory))
-                if seconds is None:
-                    print(f"{name} round {number}: {title} failed", flush=True)
-                    continue
-                one[side] = {"rate": 1.0 / seconds, "seconds": seconds}
-                print(f"{name} round {number}: {title} {seconds:.1f} s", flush=True)
-        rounds.append(one)
-    is_complete = all(len(one) == len(SIDES) for one in rounds)
-    return Found(Measurement(rounds, 0.0, machine_line(1)).as_dict(), is_complete)
+    with tempfile.TemporaryDirectory() as directory:
+        sides = {side: partial(_time, name, side, Path(directory)) for side in SIDES}
+        machine = machine_line(1)
+        return measure_in_turn(
+            name, sides, options.rounds, 0.0, machine, lambda figures: f"{figures['seconds']:.1f} s"
+        )
 
 
 def command(name: str, side: str, directory: Path) -> list[str]:
@@ -150,14 +143,21 @@ def command(name: str, side: str, directory: Path) -> list[str]:
     return [sys.executable, "-m", "rl_command", *words, *options]
 
 
-def _time(name: str, side: str, directory: Path) -> float | None:
-    """Return how many seconds one side of a run takes; None where it fails."""
+def _time(name: str, side: str, directory: Path) -> Figures:
+    """Time one side of a run.
+
+    Raises:
+        ChildError: when it fails.
+    """
+    if side == "first":  # of a round, without cache and runs
+        shutil.rmtree(directory)
+        directory.mkdir()
     environment = thread_environment(os.environ, 1) | {"RL_CACHE_DIR": str(directory / "cache")}
-    words = command(name, side, directory)
-    start = time.perf_counter()
-    done = subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=False)
-    seconds = time.perf_counter() - start
-    return seconds if done.returncode == 0 else None
+    words, output = command(name, side, directory), subprocess.DEVNULL
+    try:
+        return timed(partial(subprocess.run, words, env=environment, stdout=output, check=True))
+    except subprocess.CalledProcessError as error:
+        raise ChildError(f"it ended with exit status {error.returncode}") from error
 
 
 def train_peer(name: str) -> None:

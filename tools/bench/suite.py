@@ -7,11 +7,10 @@ from typing import TypeAlias, cast
 
 from bench.child import Json, termination_interrupts
 from bench.machine import hardware
-from bench.markdown import folded, table, write_block
+from bench.markdown import PAGE, folded, table, write_block
 from bench.measurement import Found, read_results, write_results
 
-_HERE = Path(__file__).resolve().parent
-_PAGE = _HERE.parents[1] / "docs" / "pages" / "benchmarks.md"
+_RESULTS = Path(__file__).resolve().parent / "results"
 
 Part: TypeAlias = Callable[[argparse.Namespace], Found]
 """Measures one part, as the command line's options say."""
@@ -29,7 +28,7 @@ def suite_parser(
         seconds: length of the measured span, where the command line says nothing; None where whole
             runs are measured.
     """
-    results = _HERE / "results" / f"{name}.json"
+    results = _RESULTS / f"{name}.json"
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--only", action="append", choices=list(parts), help="may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
@@ -40,7 +39,7 @@ def suite_parser(
     parser.set_defaults(device="cpu")
     parser.add_argument("--table", action="store_true", help="measure nothing, rewrite the table")
     parser.add_argument("--results", type=Path, default=results, help="where figures are kept")
-    parser.add_argument("--page", type=Path, default=_PAGE, help="where the table is written")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
     return parser
 
 
