@@ -2,13 +2,11 @@
 
 import io
 import re
-from pathlib import Path
 
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from rl_core.compile.cache import GraphCache
 from rl_core.env import VecEnv
 from rl_envs import make_gym_vec, make_vec
 from rl_testing.reference import ReferenceRolloutStorage
@@ -134,25 +132,17 @@ def test_rows_that_only_reset_may_take_another_rollout() -> None:
     assert stream.getvalue().splitlines()[0] == notice
 
 
-def test_waiting_for_the_compiler_is_said_with_the_time_it_took_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = GraphCache(tmp_path / "graphs")
-    monkeypatch.setattr(GraphCache, "shared", lambda: cache)
-    for expected in ("compiling, 4 s", "compiling, 4 s (7 s last time)"):
-        stream = io.StringIO()
-        progress = Progress("log", stream, clock=Clock())
-        trainer = _trainer(progress)
-        progress.on_training_start(trainer, 64, "steps")
-        for activity in [*["compiling"] * 7, "collecting"]:
-            progress.on_tick(trainer, activity)
-        assert stream.getvalue() == f"0 of 64 steps, {expected}\n"
+def test_waiting_for_the_compiler_is_said() -> None:
+    stream = io.StringIO()
+    progress = Progress("log", stream, clock=Clock())
+    trainer = _trainer(progress)
+    progress.on_training_start(trainer, 64, "steps")
+    for activity in [*["compiling"] * 7, "collecting"]:
+        progress.on_tick(trainer, activity)
+    assert stream.getvalue() == "0 of 64 steps, compiling, 4 s\n"
 
 
-def test_the_wait_for_the_compiler_counts_neither_for_the_speed_nor_for_the_time_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path / "graphs"))
+def test_the_wait_for_the_compiler_counts_neither_for_the_speed_nor_for_the_time_left() -> None:
     stream, clock, progress, trainer = _begun(64)
     clock.now += 50.0  # the first step imports what it needs
     trainer.collector.total_steps = 4
@@ -168,10 +158,7 @@ def test_the_wait_for_the_compiler_counts_neither_for_the_speed_nor_for_the_time
     assert stream.getvalue().splitlines()[-1] == "24 of 64 steps, 2 steps/s, 20 s left"
 
 
-def test_speed_and_time_left_are_those_of_the_last_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GraphCache, "shared", lambda: GraphCache(tmp_path / "graphs"))
+def test_speed_and_time_left_are_those_of_the_last_seconds() -> None:
     stream, _, progress, trainer = _begun(2_000)
     for seconds, speed in ((10, 100), (60, 10)):  # a warm-up without learning, and then learning
         for _ in range(seconds):

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from rl_core.compile.cache import GraphCache
 from rl_train.evaluation import in_words
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback
@@ -24,9 +23,6 @@ _BAR_SECONDS, _LOG_SECONDS = 0.1, 5.0
 _WINDOW_SECONDS, _WINDOW_SHARE, _WINDOW_MARKS = 20.0, 0.5, 20
 """Speed and time left are those of the last seconds, or the last part of a run if that is longer;
 and how many marks this span holds."""
-
-_LAST_COMPILATION = "last_seconds"
-"""File beside the compiled graphs: how long the last run waited for the compiler."""
 
 
 class Progress(Callback):
@@ -106,7 +102,7 @@ class Progress(Callback):
         if activity != "compiling":  # whose seconds do not count
             self._mark(trainer, now)
         if activity == "compiling" and self._compiling_since is not None:
-            activity += f", {now - self._compiling_since:.0f} s{_last_compilation()}"
+            activity += f", {now - self._compiling_since:.0f} s"
         if self._is_bar:
             self._write(f"\r{self._bar(trainer, activity, now)}\x1b[K")
         else:
@@ -166,30 +162,18 @@ class Progress(Callback):
         return "  ".join((first, *bar, *rest))[:columns]
 
     def _note_compilation(self, now: float) -> None:
-        """Note when waiting for the compiler begins, and for the next run how long it took.
-
-        The wait counts neither for the speed nor for the time left.
-        """
+        """Begin or end a wait for the compiler, which counts neither for speed nor time left."""
         began, self._compiling_since = self._compiling_since, now
         if began is not None:
             self._compiling_since = None
             waited = now - began
             self._marks = deque((r, s, then + waited) for r, s, then in self._marks)
             self._began += waited
-            with contextlib.suppress(OSError):
-                (GraphCache.shared().folder / _LAST_COMPILATION).write_text(f"{waited:.0f}")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads it any more: the run goes on
             self._stream.write(text)
             self._stream.flush()
-
-
-def _last_compilation() -> str:
-    try:
-        return f" ({int((GraphCache.shared().folder / _LAST_COMPILATION).read_text())} s last time)"
-    except (OSError, ValueError):
-        return ""
 
 
 def _duration(seconds: float) -> str:
