@@ -362,7 +362,7 @@ def test_json_is_read_as_toml_is() -> None:
         ('{"seed": }', ["not valid JSON (Expecting value: line 1 column 10 (char 9))"]),
         (
             '{\n "env": {"a": 1,\n "a": 2}}',
-            ["not valid JSON", "key 'a' is there twice: line 3 col"],
+            ["not valid JSON", "the key 'a' is there twice"],
         ),
         ('{"env": {"a": [{"\\u0062": 1}, {"b": {"b": 1}, "b": 2}]}}', ["'b' is there twice"]),
         ("seed = 1", ["not valid JSON", "; TOML is read from files whose names end in .toml"]),

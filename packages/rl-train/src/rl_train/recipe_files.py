@@ -24,7 +24,6 @@ _TOML_TEXT = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}|' r"'''.*?'{3,5}|" + _STRING + r"|'[^'\n]*'|#[^\n]*", re.DOTALL
 )
 _SHORT_ARRAY = re.compile(rf"\[\n((?: +(?:[-+.\w]+|{_STRING}),\n)+) *\]")
-_JSON_TOKEN = re.compile(r'[{}]|("(?:[^"\\]|\\.)*")(\s*:)?')
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -157,27 +156,21 @@ def parse_json(text: str) -> Json:
     """Read JSON text without duplicate keys.
 
     Raises:
-        ValueError: when it is not JSON; the message gives line and column.
+        ValueError: when it is not JSON.
         RecursionError: when it is nested too deeply for the parser.
     """
-    value: Json = json.loads(text)
-    _check_keys(text)
+    value: Json = json.loads(text, object_pairs_hook=_json_table)
     return value
 
 
-def _check_keys(text: str) -> None:
+def _json_table(pairs: list[tuple[str, Json]]) -> Json:
     """Refuse duplicate keys, of which Python's parser would take the last."""
-    tables: list[set[str]] = []
-    for token in _JSON_TOKEN.finditer(text):
-        if token[0] == "{":
-            tables.append(set())
-        elif token[0] == "}":
-            tables.pop()
-        elif token[2]:
-            key = json.loads(token[1])
-            if key in tables[-1]:
-                raise json.JSONDecodeError(f"The key {key!r} is there twice", text, token.start())
-            tables[-1].add(key)
+    table: dict[str, Json] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"the key {key!r} is there twice")
+        table[key] = value
+    return table
 
 
 def _parse_toml(text: str) -> Tables:
