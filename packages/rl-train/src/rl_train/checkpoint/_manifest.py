@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias, cast, get_args
 
 from rl_core.errors import CheckpointError
+from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train.checkpoint._durable import FileRecord
 from rl_train.checkpoint._state_tree import decode_state
@@ -84,8 +85,8 @@ def read_manifest(path: Path) -> Manifest:
     if version != FORMAT or not _is_sealed(facts, raw):
         damaged(path, MANIFEST, "does not match its own digest")
     try:
-        manifest = _manifest_from(facts)
-    except (KeyError, TypeError, ValueError, CheckpointError) as error:
+        manifest = _manifest_from(StateReader(facts, "manifest"))
+    except CheckpointError as error:
         damaged(path, MANIFEST, f"lacks or garbles a field ({error})")
     match = STEP_NAME.fullmatch(path.name)
     if match and int(match[1]) != manifest.step:
@@ -182,34 +183,21 @@ def _is_sealed(facts: Mapping[str, Json], raw: bytes) -> bool:
         return False
 
 
-def _manifest_from(facts: dict[str, Json]) -> Manifest:
-    step, grade, versions, files = (
-        facts[name] for name in ("step", "resume_grade", "versions", "files")
-    )
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ValueError(f"step is {step!r}")
+def _manifest_from(facts: StateReader) -> Manifest:
+    grade, files = facts.text("resume_grade"), facts.reader("files")
     if grade not in get_args(ResumeGrade):
-        raise ValueError(f"resume_grade is {grade!r}")
-    if not isinstance(versions, dict) or not isinstance(files, dict):
-        raise TypeError("versions and files must be objects")
-    if not {TENSORS, STATE} <= set(files) <= {TENSORS, STATE, RECIPE}:
-        raise ValueError(f"files are {', '.join(sorted(files))[:200]}")
+        raise CheckpointError(f"resume_grade is {grade!r}")
+    names = facts.tree("files").keys()
+    if not {TENSORS, STATE} <= names <= {TENSORS, STATE, RECIPE}:
+        raise CheckpointError(f"files are {', '.join(sorted(names))[:200]}")
+    records = {name: files.reader(name) for name in names}
     return Manifest(
-        step=step,
+        step=facts.count("step"),
         resume_grade=cast("ResumeGrade", grade),
-        versions={name: str(version) for name, version in versions.items()},
-        metadata=cast("Mapping[str, Json]", decode_state(facts["metadata"], {})),
-        files={name: _file_record(record) for name, record in files.items()},
+        versions={name: str(version) for name, version in facts.tree("versions").items()},
+        metadata=cast("Mapping[str, Json]", decode_state(cast("Json", facts.tree("metadata")), {})),
+        files={n: FileRecord(one.count("size"), one.text("sha256")) for n, one in records.items()},
     )
-
-
-def _file_record(record: Json) -> FileRecord:
-    if not isinstance(record, dict):
-        raise TypeError("a file's entry must be an object")
-    size, sha256 = record["size"], record["sha256"]
-    if isinstance(size, bool) or not isinstance(size, int) or not isinstance(sha256, str):
-        raise TypeError("a file's entry needs an integer size and a text sha256")
-    return FileRecord(size, sha256)
 
 
 def _regular_size(path: Path, name: str) -> int:

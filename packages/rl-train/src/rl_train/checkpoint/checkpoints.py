@@ -334,21 +334,16 @@ def set_aside_checkpoint(path: Path) -> Path:
     return aside
 
 
-def clean_temporary(directory: Path) -> list[Path]:
+def clean_temporary(directory: Path) -> None:
     """Remove the remains of interrupted saves.
 
     Args:
         directory: directory into which no other process is writing a checkpoint.
-
-    Returns:
-        The removed paths.
     """
-    leftovers = sorted(path for path in directory.glob(".tmp-*") if is_temporary(path))
+    leftovers = {path for path in directory.glob(".tmp-*") if is_temporary(path)}
     replaced = {path for path in directory.glob("replaced-*") if _REPLACED.fullmatch(path.name)}
-    leftovers += sorted(replaced.difference(list_checkpoints(directory)))
-    for path in leftovers:
+    for path in leftovers | replaced.difference(list_checkpoints(directory)):
         remove_tree(path)
-    return [path for path in leftovers if not os.path.lexists(path)]
 
 
 def read_run(directory: str | Path) -> Checkpoint:
@@ -386,7 +381,7 @@ def check_goes_on(checkpoint: Checkpoint) -> None:
         )
 
 
-def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> list[Path]:
+def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()) -> None:
     """Delete the oldest checkpoints, after verifying the newest.
 
     Args:
@@ -394,23 +389,16 @@ def prune_checkpoints(directory: Path, keep: int, protect: Collection[Path] = ()
         keep: number of the newest checkpoints to keep (>= 1).
         protect: checkpoints to keep whatever their age, such as the one resumed from.
 
-    Returns:
-        The deleted paths.
-
     Raises:
-        CheckpointError: when ``keep`` is below 1, the disk refuses, or the newest checkpoint does
-            not verify; nothing is deleted then.
+        CheckpointError: when the disk refuses, or the newest checkpoint does not verify; nothing is
+            deleted then.
     """
-    if keep < 1:
-        raise CheckpointError(f"got keep={keep}; expected at least 1")
     paths = list_checkpoints(directory)
     protected = {path.resolve() for path in protect}
     doomed = [path for path in paths[:-keep] if path.resolve() not in protected]
-    if not doomed:
-        return []
-    verify_checkpoint(paths[-1])
-    remove_checkpoints(doomed)
-    return doomed
+    if doomed:
+        verify_checkpoint(paths[-1])
+        remove_checkpoints(doomed)
 
 
 def remove_checkpoints(paths: Sequence[Path]) -> None:
