@@ -2,7 +2,6 @@
 
 from rl_train.evaluation.evaluation import EvaluationResult as EvaluationResult
 from rl_train.evaluation.evaluation import StoppedError as StoppedError
-from rl_train.evaluation.evaluation import announce_evaluations as announce_evaluations
 from rl_train.evaluation.evaluation import check_limit as check_limit
 from rl_train.evaluation.evaluation import check_spaces as check_spaces
 from rl_train.evaluation.evaluation import deterministic_policy_error as deterministic_policy_error

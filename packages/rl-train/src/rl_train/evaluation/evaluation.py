@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -26,6 +26,9 @@ from rl_train.evaluation.statistics import (
     stratified_bootstrap_interval,
 )
 
+if TYPE_CHECKING:
+    from rl_train.trainer.trainer import Trainer
+
 _MOST_STEPS = 5_000
 """Limit of an episode that has no other: 2.5 times the longest of Gymnasium's own environments."""
 
@@ -33,23 +36,8 @@ _Act: TypeAlias = Callable[[Observation, State, Tensor], ActionOutput]
 """From observation, recurrent state and episode starts, each with axis `B`, to actions."""
 
 
-class LearnsInEnvironments(Protocol):
-    """What learns in environments that may also be evaluated in, such as a `rl_train.Trainer`."""
-
-    def before_evaluation(self, envs: AnyEnv) -> None:
-        """End running episodes in environments that an evaluation is about to reset.
-
-        Raises:
-            ConfigError: when they are learned in at this moment.
-        """
-
-
-_TRAINERS: WeakSet[LearnsInEnvironments] = WeakSet()
-
-
-def announce_evaluations(trainer: LearnsInEnvironments) -> None:
-    """Tell a trainer of each evaluation before it begins, as long as the trainer exists."""
-    _TRAINERS.add(trainer)
+TRAINERS: WeakSet["Trainer"] = WeakSet()
+"""Every trainer, to be told before environments are reset that it may be learning in."""
 
 
 class StoppedError(Exception):
@@ -204,7 +192,7 @@ def evaluate_policy(
             stack.enter_context(envs)
         stack.enter_context(evaluation_mode(actor))
         check_spaces(actor, envs)
-        for trainer in tuple(_TRAINERS):
+        for trainer in tuple(TRAINERS):
             trainer.before_evaluation(env)
         if algorithm is not None:
             by_stage = algorithm.custom_evaluation(

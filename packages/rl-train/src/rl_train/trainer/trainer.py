@@ -21,7 +21,8 @@ from rl_train.builder.saved_actors import recipe_of
 from rl_train.checkpoint import Checkpoint, ResumeGrade, check_goes_on, read_run
 from rl_train.collecting import Collector, RewardScaler
 from rl_train.demonstrations import fill_storage
-from rl_train.evaluation import EvaluationResult, announce_evaluations
+from rl_train.evaluation import EvaluationResult
+from rl_train.evaluation.evaluation import TRAINERS
 from rl_train.storage_files import check_spec, state_of
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.callbacks import Callback, callback_states, load_callback_states
@@ -136,7 +137,7 @@ class Trainer:
         schedule = algorithm.schedule
         num_batches = schedule.batches_per_epoch(envs.num_envs)
         storage.check_batches(num_batches, schedule.minibatch_size, schedule.min_samples)
-        announce_evaluations(self)
+        TRAINERS.add(self)
 
     @property
     def seed(self) -> int:
