@@ -79,6 +79,13 @@ def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_meta_update(
     check_same_state(second.collector.state_dict(), whole.collector.state_dict())
 
 
+def test_episodes_that_rollouts_break_off_are_not_counted() -> None:
+    for num_steps in (50, 99):
+        with pytest.raises(ConfigError, match=f"rollout of {num_steps} steps, in which one of up"):
+            _trainer(_algorithm(), num_steps=num_steps).train(total_episodes=1)
+    assert _trainer(_algorithm(), num_steps=100).train(total_episodes=1).total_episodes == 4
+
+
 def test_tasks_by_name_are_learned_and_evaluated_like_any_other() -> None:
     torch.manual_seed(0)
     envs = make_vec("PendulumPhysics-v0", 4, env_kwargs={"num_train_tasks": 5})

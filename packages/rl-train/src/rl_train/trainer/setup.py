@@ -160,6 +160,30 @@ def _check_rollout(algorithm: AnyAlgorithm, rows: int, config: TrainerConfig) ->
         )
 
 
+def check_episodes_end(trainer: "Trainer") -> None:
+    """Check that a run may count episodes until it is over.
+
+    Raises:
+        ConfigError: when nobody acts, or each rollout begins new episodes and ends before they do.
+    """
+    algorithm, rows = trainer.algorithm, trainer.storage.rollout_steps
+    begins_episodes = type(algorithm).before_rollout is not Algorithm.before_rollout
+    longest = trainer.envs.max_episode_steps or 0
+    if not algorithm.collects:
+        problem = "learns from data alone here and finishes no episode"
+    elif begins_episodes and rows is not None and rows < longest:
+        problem = (
+            f"begins new episodes after each rollout of {rows} steps, in which one of up to "
+            f"{longest} may not end"
+        )
+    else:
+        return
+    raise ConfigError(
+        f"total_episodes counts finished episodes, but {type(algorithm).__name__} {problem}; give "
+        "total_steps or total_updates"
+    )
+
+
 def rows_per_update(envs: VecEnv, algorithm: AnyAlgorithm, storage: AnyStorage) -> int:
     """Return how many rows of a rollout, or transitions to replay, are collected for each update.
 

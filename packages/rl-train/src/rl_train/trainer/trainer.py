@@ -40,6 +40,7 @@ from rl_train.trainer.loop import Loop, TrainingResult
 from rl_train.trainer.progress import Progress
 from rl_train.trainer.run_directory import RunDirectory
 from rl_train.trainer.setup import (
+    check_episodes_end,
     check_parts,
     resolve_auto_settings,
     reuse_freed_memory,
@@ -198,7 +199,7 @@ class Trainer:
 
         Raises:
             ConfigError: when ``progress`` is unknown, not exactly one total is given, it has been
-                reached already or counts episodes of offline learning, no logger shows the
+                reached already or counts episodes where none may ever end, no logger shows the
                 histograms of ``log_histograms``, or evaluations ask for more tasks than there are.
             NonFiniteError: when a loss or gradient was not finite; the state before that step is
                 saved, and so is its batch.
@@ -211,11 +212,8 @@ class Trainer:
             )
         check_argument("progress", progress, bool | Literal["auto", "bar", "log"])
         budget = Budget.choose(total_steps, total_episodes, total_updates)
-        if budget.unit == "episodes" and not self.algorithm.collects:
-            raise ConfigError(
-                f"total_episodes={budget.target}, but {type(self.algorithm).__name__} learns from "
-                "data alone here and finishes no episode; give total_steps or total_updates"
-            )
+        if budget.unit == "episodes":
+            check_episodes_end(self)
         if budget.target <= budget.reached_before(self):
             raise ConfigError(
                 f"total_{budget.unit} is {budget.target}, but the run already has "
