@@ -17,11 +17,12 @@ from filelock import FileLock
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from rl_command.errors import UsageError
-from rl_command.evaluation import statistics_over_runs
+from rl_command.evaluation import described_over_runs
 from rl_command.seeds import _side_by_side, read_seeds
 from rl_core.errors import ConfigError
 from rl_train import Trainer, make
 from rl_train.collecting import Collector
+from rl_train.evaluation import summarize
 from support.signals import kill_itself
 
 Run = Callable[..., tuple[int, str, str]]
@@ -43,11 +44,10 @@ def test_other_seeds_are_refused(text: str) -> None:
 
 
 def test_each_run_is_one_sample() -> None:
-    table = statistics_over_runs([1.0, 2.0, 3.0, 10.0])
-    assert table["num_runs"] == 4
-    assert (table["mean"], table["iqm"]) == (4.0, 2.5)
-    assert isinstance(table["ci95"], list)
-    low, high = map(float, map(str, table["ci95"]))
+    text = described_over_runs(summarize([1.0, 2.0, 3.0, 10.0]))
+    found = re.fullmatch(r"4 seeds: IQM 2.5, 95 % interval (\S+) to (\S+) \(mean 4.0 ± 3.5\)", text)
+    assert found is not None
+    low, high = map(float, found.groups())
     assert 1.0 <= low < 2.5 < high <= 10.0
 
 

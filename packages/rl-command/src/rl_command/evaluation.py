@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
@@ -96,53 +96,41 @@ def evaluate(words: Sequence[str]) -> int:
             names = f"{run.recipe.algorithm.name} on {run.recipe.env.name}"
             which = "" if directory == Path(given.names[0]) else f", seed {run.recipe.seed}"
             print(f"{names}{which}, step {checkpoint.step:,}, {kind}: {result}")
-    if len(results) == 1:
-        facts = tables[0]
-    else:
-        over_runs = statistics_over_runs([result.mean for result in results], arguments.seed)
-        episodes = sum(result.num_episodes for result in results)
-        facts = {**over_runs, "num_episodes": episodes, "runs": cast("Json", tables)}
-        by_stage: dict[str, Json] = {
-            name: statistics_over_runs(
-                [result.stages[name].mean for result in results], arguments.seed
-            )
-            for name in results[0].stages
-        }
-        if by_stage:
-            facts["stages"] = by_stage
-        steps = [cast("int", table["step"]) for table in tables]
-        if min(steps) < 0.9 * max(steps) and not arguments.best:
-            print_warning(f"the runs have {min(steps):,} to {max(steps):,} steps")
-        if not arguments.json:
-            print(described_over_runs(over_runs))
-            for name, statistics in by_stage.items():
-                print(f"{name}: {described_over_runs(cast('dict[str, Json]', statistics))}")
+    facts = tables[0] if len(tables) == 1 else _over_runs(results, tables, arguments)
     if arguments.json:
         print(json.dumps(facts, allow_nan=False))
     return 0
 
 
-def statistics_over_runs(means: Sequence[float], seed: int = 0) -> dict[str, Json]:
-    """Return statistics of several runs' mean returns, of which each is one sample.
+def _over_runs(
+    results: Sequence[EvaluationResult], tables: list[dict[str, Json]], arguments: EvalArguments
+) -> dict[str, Json]:
+    """Print statistics of several runs, of each stage too, and return them with those of each."""
+    steps = [cast("int", table["step"]) for table in tables]
+    if min(steps) < 0.9 * max(steps) and not arguments.best:
+        print_warning(f"the runs have {min(steps):,} to {max(steps):,} steps")
+    means = {"": [result.mean for result in results]}
+    means |= {stage: [one.stages[stage].mean for one in results] for stage in results[0].stages}
+    found: dict[str, dict[str, Json]] = {}
+    for stage, each in means.items():
+        result = summarize(each, seed=arguments.seed)
+        if not arguments.json:
+            print(f"{stage}: " if stage else "", described_over_runs(result), sep="")
+        table = result.as_dict()
+        found[stage] = {"num_runs": len(each)}
+        found[stage] |= {name: table[name] for name in ("mean", "std", "iqm", "ci95")}
+    facts = found.pop("")
+    facts |= {"num_episodes": sum(result.num_episodes for result in results)}
+    facts |= {"runs": cast("Json", tables)}
+    return facts | ({"stages": cast("Json", found)} if found else {})
 
-    Args:
-        means: mean return of each run.
-        seed: seed of the bootstrap.
-    """
-    result = summarize(list(means), [], [], seed=seed)
-    table = result.as_dict()
-    return {
-        "num_runs": len(means),
-        **{name: table[name] for name in ("mean", "std", "iqm", "ci95")},
-    }
 
-
-def described_over_runs(table: Mapping[str, Json]) -> str:
-    """Return what `statistics_over_runs` returned as a line of text."""
-    numbers = [cast("float", table[name]) for name in ("iqm", "mean", "std")]
-    iqm, mean, std, low, high = in_words(*numbers, *cast("list[float]", table["ci95"]))
+def described_over_runs(result: EvaluationResult) -> str:
+    """Return statistics of several runs' mean returns, of which each is one sample, as text."""
+    iqm, mean, std, low, high = in_words(result.iqm, result.mean, result.std, *result.ci95)
     return (
-        f"{table['num_runs']} seeds: IQM {iqm}, 95 % interval {low} to {high} (mean {mean} ± {std})"
+        f"{result.num_episodes} seeds: IQM {iqm}, 95 % interval {low} to {high} "
+        f"(mean {mean} ± {std})"
     )
 
 

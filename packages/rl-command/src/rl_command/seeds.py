@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TypeAlias, cast
 
 from rl_command.errors import UsageError, described, print_error, print_warning
-from rl_command.evaluation import described_over_runs, statistics_over_runs
+from rl_command.evaluation import described_over_runs
 from rl_command.run_directory import (
     CHECKPOINTS,
     RECIPE,
@@ -33,7 +33,7 @@ from rl_core.stateful import StateReader
 from rl_core.types import Json
 from rl_train.builder import SECTIONS, changed_option
 from rl_train.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints
-from rl_train.evaluation import in_words
+from rl_train.evaluation import in_words, summarize
 from rl_train.recipe_files import load_recipe, save_recipe
 from rl_train.trainer import Budget, is_in_use
 
@@ -127,7 +127,7 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
     for seed, mean in finished.items():
         print(f"seed {seed}: final return {in_words(mean)[0]}")
     if len(finished) > 1:
-        print(described_over_runs(statistics_over_runs(list(finished.values()))))
+        print(described_over_runs(summarize(list(finished.values()))))
     if status:
         print(f"rl: to continue: the same command with --run-dir {group}", file=sys.stderr)
     else:

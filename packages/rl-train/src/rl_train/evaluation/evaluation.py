@@ -333,13 +333,17 @@ def _run(
 
 
 def summarize(
-    returns: Sequence[float], lengths: Sequence[int], successes: Sequence[bool], *, seed: int = 0
+    returns: Sequence[float],
+    lengths: Sequence[int] = (),
+    successes: Sequence[bool] = (),
+    *,
+    seed: int = 0,
 ) -> EvaluationResult:
     """Return the statistics of finished episodes.
 
     Args:
         returns: return of each episode.
-        lengths: number of steps of each episode.
+        lengths: number of steps of each episode; empty where that is not known.
         successes: whether each episode succeeded, of those that reported it.
         seed: seed of the bootstrap.
     """
