@@ -1,16 +1,16 @@
 """Evaluation on test tasks: the returns before and after each step of adaptation."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_core.actor import Actor
 from rl_core.algorithm import EvaluatedEpisodes
 from rl_core.batch import Rollout
 from rl_core.config import Count, check_argument
@@ -21,59 +21,14 @@ from rl_core.types import Observation
 from rl_meta.inner_algorithm import with_tasks
 from rl_meta.rollouts import collect_episodes
 
-
-class AdaptiveAlgorithm(Protocol):
-    """What adapts to tasks: MAML by its parameters, PEARL by its beliefs.
-
-    The policies of M tasks are tensors by name, each `(M, ...)`.
-    """
-
-    device: torch.device
-
-    @property
-    def actor(self) -> Actor:
-        """What acts."""
-        ...
-
-    @property
-    def exploration_episodes(self) -> Sequence[int]:
-        """How many episodes each step of adaptation learns from."""
-        ...
-
-    @property
-    def judged_episodes(self) -> int:
-        """How many episodes of a task each of its policies is judged by."""
-        ...
-
-    @property
-    def train_tasks(self) -> Tensor | None:
-        """The tasks that it learns from, where it drew them once and for all."""
-        ...
-
-    def unadapted(self, num_tasks: int) -> Parameters:
-        """Return the policies before adaptation."""
-        ...
-
-    def explorers(
-        self, policies: Parameters, num_envs: int, generator: torch.Generator
-    ) -> Parameters:
-        """Return the policies that explore, from those that would be evaluated."""
-        ...
-
-    def act(
-        self, policies: Parameters, observation: Observation, noise: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Choose the actor's and the environment's actions; without noise they are the modes."""
-        ...
-
-    def adapt_to(self, policies: Parameters, rollout: Rollout) -> Parameters:
-        """Take one step of adaptation, for a rollout whose rows are those of M tasks."""
-        ...
+if TYPE_CHECKING:
+    from rl_meta.maml import MAML
+    from rl_meta.pearl import PEARL
 
 
 @torch.no_grad()
 def evaluate_adaptation(
-    algorithm: AdaptiveAlgorithm,
+    algorithm: "MAML[Any] | PEARL",
     envs: VecEnv,
     num_episodes: int,
     *,
@@ -84,8 +39,9 @@ def evaluate_adaptation(
 ) -> Mapping[str, EvaluatedEpisodes]:
     """Adapt to test tasks, and play with each policy on the way.
 
-    Each policy of a task plays ``algorithm.judged_episodes``, whose mean return counts. Each step
-    of adaptation learns from other episodes, in which the policy so far explores.
+    Each policy of a task plays ``num_judged_episodes`` of the algorithm's options, whose mean
+    return counts. Each step of adaptation learns from other episodes, in which the policy so far
+    explores.
 
     Args:
         algorithm: whose policy adapts; it stays as it is.
@@ -105,71 +61,33 @@ def evaluate_adaptation(
     """
     num_episodes = check_argument("num_episodes", num_episodes, Count)
     envs = with_tasks(envs)
-    device = algorithm.device
-    generator = spawn_generator(seed, "evaluation", device)
     tasks = envs.tasks_of_evaluation(num_episodes, seed)
     _warn_of_known_tasks(algorithm, envs, tasks)
-    explored, judged_by = algorithm.exploration_episodes, algorithm.judged_episodes
+    generator = spawn_generator(seed, "evaluation", algorithm.device)
+    player = _Player(
+        algorithm, envs, generator, spawn_seed(seed, "evaluation"), before_step, on_step
+    )
+    explored, judged_by = algorithm.exploration_episodes, algorithm.config.num_judged_episodes
     stages = {"before adaptation": _Stage()}
     stages |= {f"after step {number}": _Stage() for number in range(1, len(explored) + 1)}
     oracle = envs.oracle_returns(tasks)
-    env_seed: int | None = spawn_seed(seed, "evaluation")
-    num_done = num_steps = 0
-
-    def play(
-        num_episodes: int,
-        policies: Parameters,
-        *,
-        mode: bool,
-        successes: list[bool] | None = None,
-    ) -> Rollout:
-        """Play so many episodes of each task; rows that are left over are not returned."""
-        nonlocal env_seed
-        first, env_seed = env_seed, None
-        each = np.bincount(np.arange(num_episodes) % rows, minlength=rows)  # in turn
-        quota = np.tile(each, count)
-
-        def choose(observation: Observation) -> tuple[Tensor, Tensor]:
-            shape = (envs.num_envs,)
-            noise = None if mode else algorithm.actor.draw_noise(shape, generator)
-            return algorithm.act(policies, observation, noise)
-
-        def after_step(step: EnvStep, ended: npt.NDArray[np.bool_]) -> None:
-            nonlocal num_steps
-            num_steps += envs.num_envs
-            on_step(num_done, num_steps)
-            if successes is not None:
-                each = (step.success(int(env)) for env in np.flatnonzero(ended))
-                successes.extend(success for success in each if success is not None)
-
-        rollout = collect_episodes(
-            envs,
-            choose,
-            quota,
-            device,
-            seed=first,
-            before_step=before_step,
-            after_step=after_step,
-        )
-        return rollout.select(np.flatnonzero(quota).tolist())
-
-    while num_done < len(tasks):
+    while player.num_done < len(tasks):
         # as many tasks at a time as divide the environments
-        left = len(tasks) - num_done
+        left = len(tasks) - player.num_done
         count = next(n for n in range(left, 0, -1) if envs.num_envs % n == 0)
-        rows = envs.num_envs // count
-        envs.set_tasks(tasks[num_done : num_done + count].repeat_interleave(rows, 0))
+        chosen = tasks[player.num_done : player.num_done + count]
+        envs.set_tasks(chosen.repeat_interleave(envs.num_envs // count, 0))
         policies = algorithm.unadapted(count)
         for index, stage in enumerate(stages.values()):
-            judged = play(judged_by, policies, mode=deterministic, successes=stage.successes)
+            judged = player.play(policies, count, judged_by, deterministic, stage.successes)
             totals = (judged.reward * judged.valid).sum(0).view(count, -1).sum(1) / judged_by
             stage.returns += totals.tolist()
             stage.lengths += _lengths(judged)
             if index < len(explored):
                 explorers = algorithm.explorers(policies, envs.num_envs, generator)
-                rollout = play(explored[index], explorers, mode=False)
+                rollout = player.play(explorers, count, explored[index], False, [])
                 policies = algorithm.adapt_to(policies, rollout)
-        num_done += count
+        player.num_done += count
     by_stage = {
         name: EvaluatedEpisodes(stage.returns, stage.lengths, stage.successes)
         for name, stage in stages.items()
@@ -177,6 +95,68 @@ def evaluate_adaptation(
     if oracle is None:
         return by_stage
     return {"oracle": EvaluatedEpisodes(oracle.tolist()), **by_stage}
+
+
+@dataclass(slots=True)
+class _Player:
+    """Plays episodes of several tasks, and counts tasks and steps."""
+
+    algorithm: "MAML[Any] | PEARL"
+    envs: TaskVecEnv
+    generator: torch.Generator
+    seed: int | None  # of the first reset
+    before_step: Callable[[], None]
+    on_step: Callable[[int, int], None]
+    num_done: int = 0
+    num_steps: int = 0
+
+    def play(
+        self,
+        policies: Parameters,
+        num_tasks: int,
+        num_episodes: int,
+        deterministic: bool,
+        successes: list[bool],
+    ) -> Rollout:
+        """Play so many episodes of each task; rows that are left over are not returned.
+
+        Args:
+            policies: one for each task, or for each row.
+            num_tasks: how many tasks the rows have.
+            num_episodes: of each task.
+            deterministic: take the mode of the policies.
+            successes: gets whether each episode succeeded.
+        """
+        rows = self.envs.num_envs // num_tasks
+        each = np.bincount(np.arange(num_episodes) % rows, minlength=rows)  # in turn
+        quota = np.tile(each, num_tasks)
+        seed, self.seed = self.seed, None
+        rollout = collect_episodes(
+            self.envs,
+            partial(self._choose, policies, deterministic),
+            quota,
+            self.algorithm.device,
+            seed=seed,
+            before_step=self.before_step,
+            after_step=partial(self._after_step, successes),
+        )
+        return rollout.select(np.flatnonzero(quota).tolist())
+
+    def _choose(
+        self, policies: Parameters, deterministic: bool, observation: Observation
+    ) -> tuple[Tensor, Tensor]:
+        noise = None
+        if not deterministic:
+            noise = self.algorithm.actor.draw_noise((self.envs.num_envs,), self.generator)
+        return self.algorithm.act(policies, observation, noise)
+
+    def _after_step(
+        self, successes: list[bool], step: EnvStep, ended: npt.NDArray[np.bool_]
+    ) -> None:
+        self.num_steps += self.envs.num_envs
+        self.on_step(self.num_done, self.num_steps)
+        each = (step.success(int(env)) for env in np.flatnonzero(ended))
+        successes += [success for success in each if success is not None]
 
 
 @dataclass(slots=True)
@@ -196,7 +176,7 @@ def _lengths(rollout: Rollout) -> list[int]:
     return lengths
 
 
-def _warn_of_known_tasks(algorithm: AdaptiveAlgorithm, envs: TaskVecEnv, tasks: Tensor) -> None:
+def _warn_of_known_tasks(algorithm: "MAML[Any] | PEARL", envs: TaskVecEnv, tasks: Tensor) -> None:
     """Warn where test tasks are train tasks too."""
     known, num_train, by_chance = algorithm.train_tasks, envs.num_tasks("train"), 0.0
     if known is None:

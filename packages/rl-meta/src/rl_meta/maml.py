@@ -457,11 +457,6 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         return [self.config.num_exploration_episodes] * self.config.num_grad_updates
 
     @property
-    def judged_episodes(self) -> int:
-        """How many episodes of a task each of its policies is judged by."""
-        return self.config.num_judged_episodes
-
-    @property
     def train_tasks(self) -> Tensor | None:
         """None: every meta-update draws tasks anew."""
         return None

@@ -451,11 +451,6 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         return [1] * self.config.num_exploration_episodes
 
     @property
-    def judged_episodes(self) -> int:
-        """How many episodes of a task each of its policies is judged by."""
-        return self.config.num_judged_episodes
-
-    @property
     def train_tasks(self) -> Tensor | None:
         """The tasks that are learned from, `(N, ...)`; None before the first rollout."""
         return self._tasks
@@ -483,7 +478,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
     def act(
         self, policies: Parameters, observation: Observation, noise: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Choose actions with the means of beliefs; see `AdaptiveAlgorithm.act`."""
+        """Choose actions with the means of beliefs; see `MAML.act`."""
         assert isinstance(observation, Tensor)
         rows = len(observation) // len(policies["mean"])
         output = self.actor.act(observation, policies["mean"].repeat_interleave(rows, 0), noise)
