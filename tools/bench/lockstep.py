@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,17 +31,20 @@ if __name__ == "__main__":  # run by path: make the package importable instead o
 
 from bench import ours, peers
 from bench.as_ours import TRIFLES, WAYS
+from bench.episodes import make_env
 from bench.machine import machine_line
 from bench.markdown import PAGE, table, write_block
 from bench.parity_data import Weights, apart_by_part
 from bench.parity_onpolicy import on_policy_weights
 from bench.parity_replay import replay_weights
 from bench.plan import Run
-from bench.trace import EPISODE_STEPS, traced_env
 from rl_core.algorithm import AnyAlgorithm
 from rl_core.nn.normalization import RunningNorm
 from rl_storages.sampling.uniform import UniformSampler
 
+_ID = "Traced-v0"
+_EPISODE_STEPS = 5
+"""After which episodes are cut off."""
 _MINIBATCH = 32
 _ROLLOUT, _PART = 8, 4
 
@@ -126,6 +130,49 @@ _FALLS_BEFORE = {"Hopper-v5": 15}
 """Steps within which most episodes end by themselves; those of other environments are cut off."""
 _STEPS = 25  # rounding grows, and reaches a thousandth after 60 steps of DDPG on HalfCheetah
 _TOLERANCE = 1e-4
+
+
+class Traced(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Starts each episode from the next seed, whatever is asked for, and looks before each step.
+
+    Args:
+        env: what is learned in.
+        look: called with the observation and the action.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], look: Callable[[Any, Any], None]) -> None:
+        super().__init__(env)
+        self._look = look
+        self._episodes = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start the next episode."""
+        self._episodes += 1
+        self._observation, info = self.env.reset(seed=self._episodes, options=options)
+        return self._observation, info
+
+    def step(self, action: Any) -> Any:
+        """Look, and step."""
+        self._look(self._observation, action)
+        outcome = self.env.step(action)
+        self._observation = outcome[0]
+        return outcome
+
+
+@contextmanager
+def traced_env(env: str, look: Callable[[Any, Any], None], episode_steps: int) -> Iterator[str]:
+    """Register an environment of short episodes that is looked at as `Traced` says, by an id."""
+
+    def make(**_: Any) -> gymnasium.Env[Any, Any]:
+        return Traced(gymnasium.wrappers.TimeLimit(make_env(env).unwrapped, episode_steps), look)
+
+    gymnasium.register(_ID, make)
+    try:
+        yield _ID
+    finally:
+        gymnasium.registry.pop(_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +278,7 @@ def moments(
         weights = {name: state[name].clone() for name in start}
         mine.append(Moment(np.array(action, np.float64), weights))
 
-    episode_steps = _FALLS_BEFORE.get(env, EPISODE_STEPS)
+    episode_steps = _FALLS_BEFORE.get(env, _EPISODE_STEPS)
     with traced_env(env, look_at_theirs, episode_steps) as env_id:
         model = peers.make_model(run("sb3", env_id))
         start = weights_of(model)
