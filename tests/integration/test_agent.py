@@ -655,6 +655,17 @@ def test_agents_are_not_saved_where_another_one_would_be_loaded(tmp_path: Path) 
     ]
 
 
+def test_an_agent_is_saved_again_over_itself(tmp_path: Path) -> None:
+    agent = small_agent()
+    agent.train(64)
+    agent.save(tmp_path)
+    for one in (agent, rl_train.load(tmp_path)):
+        parameter = next(one.actor.parameters())
+        parameter.data.add_(1.0)
+        one.save(tmp_path)
+        assert torch.equal(next(rl_train.load(tmp_path).actor.parameters()), parameter)
+
+
 def test_agents_are_not_saved_over_a_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"  # such as one that was written for --config, or of a group
     recipe.write_text("[algorithm]\n")

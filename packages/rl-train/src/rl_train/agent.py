@@ -254,7 +254,7 @@ class Agent:
 
         Raises:
             CheckpointError: when the directory holds another recipe, or its newest checkpoint is
-                not the one that was saved or loaded last, or is of this step, or writing fails.
+                not the one that was saved or loaded last, or writing fails.
             ConfigError: in the middle of an update.
         """
         directory = Path(directory)
@@ -272,7 +272,9 @@ class Agent:
                     f"{found} is of another agent or another time, or was saved by training "
                     "itself; save into a new directory"
                 )
-        path = save_checkpoint(checkpoints, step, state, recipe=self.recipe, resume_grade=grade)
+        path = save_checkpoint(
+            checkpoints, step, state, recipe=self.recipe, resume_grade=grade, replaces=True
+        )
         save_recipe(self.recipe, file)
         self._newest = path.resolve()
         return path
