@@ -41,7 +41,7 @@ from rl_train.checkpoint import (
     read_run,
     save_checkpoint,
 )
-from rl_train.collecting import ActionMaskCheck, without_episodes
+from rl_train.collecting import ActionMaskCheck
 from rl_train.evaluation import (
     EvaluationResult,
     deterministic_policy_error,
@@ -60,14 +60,28 @@ class Agent:
 
     Args:
         parts: parts that were built from a recipe.
+        checkpoint: of an agent like this one, to go on from. Weights and hyper-parameters are
+            loaded now, and may be changed; the rest is loaded when training starts.
+        begins_episodes: whether the environments are others than the checkpoint's, in which new
+            episodes begin.
+
+    Raises:
+        CheckpointError: when the checkpoint has other networks or parameters.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(
+        self, parts: Parts, checkpoint: Checkpoint | None = None, *, begins_episodes: bool = False
+    ) -> None:
         self.parts = parts
         self._trainer: Trainer | None = None
-        self._checkpoint: Checkpoint | None = None
+        self._checkpoint = checkpoint
         self._newest: Path | None = None  # the checkpoint that was saved or loaded last
-        self._begins_episodes = False  # in another environment than the checkpoint's
+        self._begins_episodes = begins_episodes
+        if checkpoint is not None:
+            saved = StateReader(checkpoint.state, str(checkpoint.path))
+            parts.algorithm.load_modules(saved.tree("algorithm"))
+            parts.algorithm.schedules.load_state_dict(saved.reader("algorithm").tree("schedules"))
+            self._newest = checkpoint.path.resolve()
         self._generator = spawn_generator(parts.recipe.seed, "predict", parts.algorithm.device)
 
     def __repr__(self) -> str:
@@ -279,34 +293,6 @@ class Agent:
         self._newest = path.resolve()
         return path
 
-    def restore(self, checkpoint: Checkpoint, *, with_episodes: bool = True) -> None:
-        """Load a checkpoint's weights and hyper-parameters now, and the rest when training starts.
-
-        Changes made to the weights and hyper-parameters in between are kept.
-
-        Args:
-            checkpoint: of an agent like this one.
-            with_episodes: False leaves the environments as they are, and begins new episodes.
-
-        Raises:
-            CheckpointError: when it belongs to an agent with other networks or parameters.
-        """
-        state = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
-        self.parts.algorithm.load_modules(state)
-        self.parts.algorithm.schedules.load_state_dict(
-            StateReader(state, "algorithm").tree("schedules")
-        )
-        self._newest = checkpoint.path.resolve()
-        if not with_episodes and "collector" in checkpoint.state:
-            collector = StateReader(checkpoint.state, str(checkpoint.path)).tree("collector")
-            checkpoint = replace(
-                checkpoint,
-                state={**checkpoint.state, "collector": without_episodes(collector)},
-                resume_grade="weights" if checkpoint.resume_grade == "weights" else "episode",
-            )
-            self._begins_episodes = True
-        self._checkpoint = checkpoint
-
     @cached_property
     def _draws_actions(self) -> bool:
         return draws_actions(self.actor)
@@ -440,14 +426,27 @@ def load(
         if "env" in (parts or {}):
             raise ConfigError("got an env, and another one in parts; leave one of them out")
         parts = {**(parts or {}), "env": env}
-    agent = Agent(build(recipe, parts, is_saved=True))
+        checkpoint = _without_episodes(checkpoint)
+    built = build(recipe, parts, is_saved=True)
     try:
-        agent.restore(checkpoint, with_episodes=env is None)
+        return Agent(built, checkpoint, begins_episodes=env is not None)
     except CheckpointError as error:
-        agent.close()
+        built.envs.close()
         if env is None:
             raise
-        problem = run_problem(recipe, agent.actor.observation_space, agent.actor.action_space)
+        actor = built.algorithm.actor
+        problem = run_problem(recipe, actor.observation_space, actor.action_space)
         problem = problem or f"trained on {recipe.env.name}, does not fit the environment: {error}"
         raise CheckpointError(f"{directory}, {problem}") from error
-    return agent
+
+
+def _without_episodes(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint for other environments, in which new episodes begin."""
+    if "collector" not in checkpoint.state:  # it holds only what acts
+        return checkpoint
+    collector = StateReader(checkpoint.state, str(checkpoint.path)).tree("collector")
+    return replace(
+        checkpoint,
+        state={**checkpoint.state, "collector": {**collector, "envs": {}, "running": {}}},
+        resume_grade="weights" if checkpoint.resume_grade == "weights" else "episode",
+    )

@@ -353,11 +353,6 @@ class Collector(StateFields):
         return action.numpy().copy() if is_stored else action.numpy()
 
 
-def without_episodes(state: StateDict) -> StateDict:
-    """Return a collector's state for other environments, in which new episodes begin."""
-    return {**state, "envs": {}, "running": {}}
-
-
 def random_step(
     algorithm: AnyAlgorithm,
     observation: Observation,
