@@ -48,7 +48,7 @@ _NUM_EPISODES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Whole:
+class CommandRun:
     """A run with the defaults of an algorithm.
 
     Attributes:
@@ -69,15 +69,15 @@ class Whole:
 
 _REPLAY: Mapping[str, object] = {"train_freq": 1, "gradient_steps": 1, "learning_starts": 1000}
 
-RUNS: Mapping[str, Whole] = {
-    "ppo-cartpole": Whole(
+RUNS: Mapping[str, CommandRun] = {
+    "ppo-cartpole": CommandRun(
         algorithm="ppo",
         env="CartPole-v1",
         steps=100_000,
         num_envs=8,
         peer={"n_steps": 256, "batch_size": 64, "n_epochs": 10, "vf_coef": 0.5},
     ),
-    "dqn-cartpole": Whole(
+    "dqn-cartpole": CommandRun(
         algorithm="dqn",
         env="CartPole-v1",
         steps=50_000,
@@ -91,10 +91,10 @@ RUNS: Mapping[str, Whole] = {
             "policy_kwargs": {"net_arch": [120, 84]},
         },
     ),
-    "sac-pendulum": Whole(
+    "sac-pendulum": CommandRun(
         algorithm="sac", env="Pendulum-v1", steps=20_000, peer={**_REPLAY, "batch_size": 256}
     ),
-    "td3-pendulum": Whole(
+    "td3-pendulum": CommandRun(
         algorithm="td3",
         env="Pendulum-v1",
         steps=20_000,

@@ -36,7 +36,7 @@ def listeners(
     """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
         raise ConfigError(
-            f"{name}: got {called(given)}; expected a list of {kind.__name__} objects or "
+            f"{name}: got {type_name(given)}; expected a list of {kind.__name__} objects or "
             f"registered names, as in {name}=[...]"
         )
     named = list(configured)
@@ -49,7 +49,7 @@ def listeners(
             objects.append(listener)
         else:
             raise ConfigError(
-                f"{name}[{index}]: got {called(listener)}; expected an object of a subclass of "
+                f"{name}[{index}]: got {type_name(listener)}; expected an object of a subclass of "
                 f"{kind.__module__}.{kind.__name__}, or a registered name"
             )
     return tuple(named), tuple(objects)
@@ -105,7 +105,7 @@ def open_loggers(specs: Sequence[ComponentSpec], run_dir: Path | None, step: int
     return loggers
 
 
-def called(given: object) -> str:
+def type_name(given: object) -> str:
     """Return the name of an object's type, or of a class that was given in its place."""
     return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
 

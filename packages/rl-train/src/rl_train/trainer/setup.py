@@ -23,7 +23,7 @@ from rl_core.types import Json
 from rl_train.evaluation import check_spaces, has_custom_evaluation
 from rl_train.trainer.budget import Budget
 from rl_train.trainer.config import TrainerConfig
-from rl_train.trainer.listeners import called
+from rl_train.trainer.listeners import type_name
 
 if TYPE_CHECKING:
     from rl_train.trainer.trainer import Trainer
@@ -74,7 +74,7 @@ def check_parts(
     ):
         if not isinstance(part, expected):
             raise ConfigError(
-                f"{name}: expected an instance of {expected.__name__}, got {called(part)}"
+                f"{name}: expected an instance of {expected.__name__}, got {type_name(part)}"
             )
     needs, gives = algorithm.batch_type, storage.batch_type
     if needs is not gives:
