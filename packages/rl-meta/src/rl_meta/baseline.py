@@ -7,8 +7,6 @@ Source: Duan et al. 2016, https://arxiv.org/abs/1604.06778, section 4.
 (2) $w = (\Phi^\top \Phi + \lambda I)^{-1} \Phi^\top G$ for the discounted returns $G$
 
 (3) $V(o, t) = \phi(o, t)^\top w$
-
-The fit is exact: there is nothing to initialize, to train or to forget to train.
 """
 
 import torch

@@ -314,7 +314,7 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
         num_episodes = (rollout.episode_start & rollout.valid).sum().clamp(min=1)
         return columns, (rollout.reward * rollout.valid).sum() / num_episodes
 
-    # The turns of a meta-update
+    # The rollouts of a meta-update
 
     def update(self, storage: Storage[RolloutBatch]) -> dict[str, float]:
         """Adapt to the rollout, or after the last one move the meta-parameters."""
@@ -398,14 +398,12 @@ class MAML(Algorithm[OptionsT, RolloutBatch]):
 
     def before_rollout(self, envs: VecEnv) -> bool:
         """Give each row its task, drawn anew for each meta-update, and begin new episodes."""
-        num_tasks = self.config.meta_batch_size
-        tasks = with_tasks(envs)
-        rows = rows_per_task(tasks, num_tasks, "meta_batch_size")
+        tasks, num_tasks = with_tasks(envs), self.config.meta_batch_size
         self._note_frozen()
         if self._tasks is None:
             self._tasks = tasks.sample_tasks(num_tasks, on_cpu(self.generator))
             self._set_adapted(self.policy_parameters())
-        tasks.set_tasks(self._tasks.repeat_interleave(rows, 0))
+        tasks.set_tasks(self._tasks.repeat_interleave(envs.num_envs // num_tasks, 0))
         return True
 
     def explore(

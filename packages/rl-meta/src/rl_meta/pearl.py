@@ -331,7 +331,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             extras={},
         )
 
-    # The turns of an iteration
+    # The rollouts of an iteration
 
     def _num_first_rollouts(self, num_tasks: int) -> int:
         """Return how many rollouts visit all tasks."""
@@ -403,7 +403,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             ConfigError: when there are no tasks, or too few of them.
         """
         tasks = with_tasks(envs)
-        rows = rows_per_task(tasks, self.config.num_sampled_tasks, "num_sampled_tasks")
+        rows = envs.num_envs // self.config.num_sampled_tasks
         if self._tasks is None:
             count = self._num_train_tasks(tasks)
             self._tasks = tasks.sample_tasks(count, on_cpu(self.generator))
@@ -423,7 +423,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
                 f"{envs.spec_id} has only {available} train tasks, got num_train_tasks={asked}; "
                 "change one of them"
             )
-        return asked or min(100, 100 if available is None else available)
+        return asked or min(100, available or 100)
 
     def explore(
         self,
