@@ -51,6 +51,9 @@ SIGNALS = tuple(
 Start: TypeAlias = Callable[[Sequence[str], str], int]
 """A command that trains: from its words, and a title for its progress, to an exit status."""
 
+_SeedCommand: TypeAlias = tuple[Start, list[str], str]
+"""A command for one seed, its words and its title."""
+
 
 def read_seeds(text: str) -> tuple[int, ...]:
     """Read seeds that are written as ``1..5`` or ``1,2,7``.
@@ -92,37 +95,9 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
             f"--seeds 1..{seeds[0]}"
         )
     runs = {seed: group / f"seed-{seed}" for seed in seeds}
-    starts: list[tuple[Start, list[str], str]] = []
-    for seed, run in runs.items():
-        if _is_finished(run, request.budget):
-            hint = ""
-            if final_mean(run) is None:
-                evaluate = command_on("eval", run, arguments.imports)
-                hint = f"; it was not evaluated at its end: {evaluate}"
-            print(f"seed {seed}: has finished, and is skipped{hint}", file=sys.stderr)
-            continue
-        words = [f"--total-{request.budget.unit}={request.budget.target}"]
-        words += [f"--import={module}" for module in arguments.imports]
-        is_log = arguments.jobs > 1 and arguments.progress != "none"
-        words.append(f"--progress={'log' if is_log else arguments.progress}")
-        if list_checkpoints(run / CHECKPOINTS):
-            starts.append((resume, [str(run), *words], f"seed {seed}"))
-            continue
-        if (run / RECIPE).exists():
-            if is_in_use(run):
-                raise UsageError(f"{run} is being trained by another process; wait for its end")
-            discard_if_fresh(run)  # ended before its first checkpoint
-            if run.exists():
-                kept = run.with_name(f"{run.name}-{datetime.now():%Y%m%d-%H%M%S}")
-                run.rename(kept)
-                print(
-                    f"seed {seed}: begins anew, as it has no checkpoint to go on from; what it "
-                    f"wrote is in {kept}",
-                    file=sys.stderr,
-                )
-        words += [f"--config={group / RECIPE}", f"--seed={seed}", f"--run-dir={run}"]
-        starts.append((train, words, f"seed {seed}"))
-    status = _in_turn(starts) if arguments.jobs == 1 else _side_by_side(starts, arguments.jobs)
+    started = (_command_for(seed, run, request, train, resume) for seed, run in runs.items())
+    commands = [command for command in started if command is not None]
+    status = _in_turn(commands) if arguments.jobs == 1 else _side_by_side(commands, arguments.jobs)
     finished = {seed: mean for seed, run in runs.items() if (mean := final_mean(run)) is not None}
     for seed, mean in finished.items():
         print(f"seed {seed}: final return {in_words(mean)[0]}")
@@ -135,6 +110,40 @@ def train_seeds(request: TrainRequest, train: Start, resume: Start) -> int:
         plot = command_on("plot", group, ())
         print(f"runs        {group}\nnext        {following}\n            {plot}")
     return status
+
+
+def _command_for(
+    seed: int, run: Path, request: TrainRequest, train: Start, resume: Start
+) -> _SeedCommand | None:
+    """Return the command that begins or continues the run of a seed; None if it has finished."""
+    arguments, title = request.arguments, f"seed {seed}"
+    if _is_finished(run, request.budget):
+        hint = ""
+        if final_mean(run) is None:
+            evaluate = command_on("eval", run, arguments.imports)
+            hint = f"; it was not evaluated at its end: {evaluate}"
+        print(f"{title}: has finished, and is skipped{hint}", file=sys.stderr)
+        return None
+    words = [f"--total-{request.budget.unit}={request.budget.target}"]
+    words += [f"--import={module}" for module in arguments.imports]
+    is_log = arguments.jobs > 1 and arguments.progress != "none"
+    words.append(f"--progress={'log' if is_log else arguments.progress}")
+    if list_checkpoints(run / CHECKPOINTS):
+        return resume, [str(run), *words], title
+    if (run / RECIPE).exists():
+        if is_in_use(run):
+            raise UsageError(f"{run} is being trained by another process; wait for its end")
+        discard_if_fresh(run)  # ended before its first checkpoint
+        if run.exists():
+            kept = run.with_name(f"{run.name}-{datetime.now():%Y%m%d-%H%M%S}")
+            run.rename(kept)
+            print(
+                f"{title}: begins anew, as it has no checkpoint to go on from; what it wrote is in "
+                f"{kept}",
+                file=sys.stderr,
+            )
+    config = run.parent / RECIPE
+    return train, [*words, f"--config={config}", f"--seed={seed}", f"--run-dir={run}"], title
 
 
 def _open_group(request: TrainRequest) -> Path:
@@ -215,10 +224,10 @@ def _is_over(checkpoint: Checkpoint, budget: Budget) -> bool:
     return was_ended or saved.reader(part).count(count) >= budget.target
 
 
-def _in_turn(starts: Sequence[tuple[Start, list[str], str]]) -> int:
+def _in_turn(commands: Sequence[_SeedCommand]) -> int:
     failed = 0
-    for one in starts:
-        status = _run(*one)
+    for command in commands:
+        status = _run(*command)
         if status > 128:  # stopped by a signal
             return status
         failed = failed or status
@@ -239,10 +248,10 @@ def _run(start: Start, words: list[str], title: str) -> int:
         return 1
 
 
-def _side_by_side(starts: Sequence[tuple[Start, list[str], str]], jobs: int) -> int:
+def _side_by_side(commands: Sequence[_SeedCommand], jobs: int) -> int:
     """Run processes, and pass signals on to them, so that each saves its run."""
     spawn = multiprocessing.get_context("spawn")
-    waiting = [spawn.Process(target=_child, args=start, name=start[2]) for start in starts]
+    waiting = [spawn.Process(target=_child, args=command, name=command[2]) for command in commands]
     running: list[SpawnProcess] = []
     status, is_stopped = 0, False
 
