@@ -35,8 +35,7 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
     Args:
         num_steps: rows per rollout, T.
         sequence_length: rows per sequence of a recurrent actor, a divisor of ``num_steps``; None
-            takes 16, or where that does not divide the rollout the largest divisor from 8 on, or
-            else the smallest above 16.
+            takes the largest divisor from 8 to 16, or else the smallest above 16.
 
     Raises:
         ConfigError: unless both are whole numbers of at least 1, and ``sequence_length`` divides
