@@ -1,8 +1,8 @@
 """Run what a page tells its readers to type, with fewer steps.
 
 The Python blocks and the ``rl`` commands of a page run one after the other, in the current
-directory; the Python blocks share their names, as if typed into one session. Python blocks that are
-titled with a file's name are written to that file and not run; other titled blocks are left out.
+directory; the Python blocks share their names, as if typed into one session. Blocks of Python, TOML
+or JSON that are titled with a file's name are written to that file and not run.
 Every count of steps and updates is divided by 50 and every count of episodes by 10, so that a page
 takes seconds. Commands that replay transitions begin to learn after 50 steps, lest they end before
 that.
@@ -20,7 +20,9 @@ from pathlib import Path
 STEPS_DIVISOR, EPISODES_DIVISOR = 50, 10
 
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_FILE = re.compile(
+    r'^```(?:python|toml|json) title="([\w.]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL
+)
 _PYTHON_COUNT = re.compile(r"\b(total_steps|total_updates|num_episodes)=([\d_]+)")
 _REPLAYING = re.compile(r"train (dqn|rainbow|ddpg|td3|sac) (?!.*--algorithm.update-after)")
 _CONSOLE_COUNT = re.compile(r"--(total-steps|total-updates|episodes) (\d+)")
