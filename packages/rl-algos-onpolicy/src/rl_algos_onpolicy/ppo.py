@@ -75,7 +75,7 @@ class PPOConfig(OnPolicyConfig):
         learning_rate: learning rate of the optimizer; 0 collects and evaluates without learning.
         num_epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
-        minibatch_size: samples per minibatch; 64 where neither of the two is given.
+        minibatch_size: samples per minibatch; 64 if ``num_minibatches`` is not given either.
         surrogate: policy loss: ``clip`` gains nothing from moving the policy beyond
             ``clip_range``, ``plain`` has no bound, ``kl-penalty`` penalizes the divergence from the
             policy that collected (Eq. 1, 5, 6).

@@ -61,14 +61,14 @@ class TRPOConfig(OnPolicyConfig):
         cg_damping: multiple of the identity added to the Hessian of the divergence.
         num_backtracks: number of steps that the line search tries.
         backtrack_ratio: factor by which the line search shortens each step.
-        curvature_every: compute products with the Hessian from one sample in so many; 1 uses all.
+        curvature_every: compute products with the Hessian from every n-th sample; 1 uses all.
         value_learning_rate: learning rate of the value function; a constant 0 collects and
             evaluates without learning anything, while a schedule that ends at 0 leaves the policy
             free.
         num_epochs: passes of the value function over each rollout.
         num_minibatches: minibatches per epoch of the value function.
-        minibatch_size: samples per minibatch of the value function; 128 where neither of the two
-            is given.
+        minibatch_size: samples per minibatch of the value function; 128 if ``num_minibatches`` is
+            not given either.
         normalize_advantage: give advantages a mean of 0 and a standard deviation of 1.
 
     Raises:

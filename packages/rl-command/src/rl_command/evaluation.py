@@ -38,8 +38,8 @@ class EvalArguments(Config):
     """Options of ``rl eval``.
 
     Attributes:
-        episodes: Number of episodes of each run, divided evenly among the environments; of test
-            tasks, where the algorithm adapts to tasks.
+        episodes: Number of episodes of each run, divided evenly among the environments; for
+            algorithms that adapt to tasks, the number of test tasks.
         seed: Seed of the environments and of sampled actions.
         stochastic: Sample actions from the policy instead of taking the most likely ones; an error
             for deterministic policies, such as those of dqn, rainbow, ddpg and td3.

@@ -47,6 +47,7 @@ _RestartModel: TypeAlias = str | dict[str, str] | None
 _GIVEN_APART = ("env", "env")
 _SUMMARY = """\
 Train an agent and save the run in a directory.
+- rl list algorithms and rl list envs show names; ENV may be any id of Gymnasium
 - rl train ALGO ENV --help shows options of ALGO and ENV, --help-all every one
 - typed options win over --config and --preset, and these over the defaults
 - write a list as 64 64, 64,64 or [64, 64], and no value as none
@@ -67,14 +68,14 @@ class TrainArguments(Config):
         jobs: Number of seeds that train side by side.
         device: Device of the networks; auto takes a GPU if there is one.
         run_dir: New or empty directory for everything that the run writes.
-        preset: Begin with the options tuned for ENV, or with those of this name, and train as long;
-            rl list presets shows which there are.
+        preset: Begin with the options tuned for ENV, or with the preset of this name, and train for
+            as long as it was tuned for; rl list presets shows all.
         config: File with a recipe, or part of one, in TOML, or in JSON if its name ends in .json;
             it may name ALGO and ENV in place of the command line.
         restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
             for each part of the actor, as in {policy = "runs/bc"} off-policy, or
             {policy_torso = "runs/a", action_head = "runs/a"} on-policy.
-        progress: A bar, log lines, or none; auto draws a bar on a terminal and else writes lines.
+        progress: A bar, log lines, or none; auto draws a bar on a terminal and writes lines elsewhere.
         imports: Module to import first, which registers environments; may be repeated.
     """
 

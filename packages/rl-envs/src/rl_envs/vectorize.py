@@ -92,35 +92,34 @@ def make_vec(
     Args:
         env: a registered id (``"CartPole-v1"``), a function that builds one environment, or a class
             of vectors, which steps all of them as one.
-        num_envs: how many step together, ``B``.
+        num_envs: number of environments that step together, ``B``.
         seed: used by the first `reset` that is given none.
         vectorization: ``"sync"`` steps them one by one in this process, ``"async"`` in other
-            processes. ``"native"`` is the vectorized form that some ids have. ``"auto"``
-            is native from 6 environments on if there is a native form that takes the arguments.
-            Otherwise it measures a step, and is async if that pays and sync if not, which makes no
-            difference but speed; the result's ``vectorization`` says which. Sync and async reset a
+            processes, ``"native"`` in the vectorized form that some ids have, ``"envpool"`` in
+            EnvPool's threads, by its ids. ``"auto"`` takes the native form from 6 environments on
+            if there is one for the arguments. Otherwise it measures a step and takes async or sync,
+            whichever is faster; the result's ``vectorization`` says which. Sync and async reset a
             row in the step that ends its episode, native forms usually in a step of its own.
-            ``"envpool"`` takes EnvPool's environments, by its ids.
         env_kwargs: arguments for each environment.
         wrappers: applied to each environment in this order, the last one outermost.
-        mask_velocity: hide the velocities before any other wrapper, which tests memory.
+        mask_velocity: hide velocities before any other wrapper, a test for recurrent networks.
         rescale_observation: map observations from the bounds of their space to [-1, 1].
-        stack_size: stack so many of the last observations along a new first axis.
+        stack_size: number of last observations to stack along a new first axis; 1 stacks none.
         time_feature: add the elapsed fraction of the time limit to the observation.
         rescale_action: let actions be in [-1, 1], and map them to the bounds of their space.
         action_mask: take the actions that are allowed from ``info["action_mask"]``.
-        training_reward_scale: factor on rewards in training; testing leaves them alone.
-        training_reward_clip: bound of scaled rewards in training; testing leaves them alone.
+        training_reward_scale: factor on rewards in training; evaluations leave them alone.
+        training_reward_clip: bound on scaled rewards in training; evaluations leave them alone.
         check: look in every step for NaN, infinity and categories that do not exist, and for
             another shape or kind of dtype than the spaces declare; bounds of a Box are not checked.
-        num_workers: at most so many processes for all environments; None gives each one of its
-            own. Async only; ``"auto"`` chooses one for each core where environments compute, and
-            one for each environment where they wait.
+        num_workers: maximum number of processes, which share the environments; None starts one for
+            each. Async only; ``"auto"`` starts one for each core if environments compute, and one
+            for each environment if they wait.
         timeout_s: how long a start, reset, step or close may take before its process counts as
             hung; async only, None for no limit.
         max_restarts: how often failed processes are started again, their episodes truncated; async
             only.
-        testing: prepare the environments for testing: Atari games are then played to their end for
+        testing: prepare the environments for evaluations: Atari games are played to their end for
             their own rewards.
         preprocess: give the environments of an id the usual preprocessing, if they have one
             (DeepMind's for Atari). False takes them as they are registered.

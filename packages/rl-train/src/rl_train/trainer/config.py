@@ -28,7 +28,7 @@ class TrainerConfig(Config):
             of their discounted sum. The discount is the algorithm's ``gamma``, or 0.99 if it has
             none.
         log_every: environment transitions between log lines; None writes about 200 lines in a run
-            of so many steps, and one in 1,000 transitions where its end is given otherwise.
+            whose length is given in steps, and otherwise a line every 1,000 transitions.
         checkpoint_every: environment transitions between checkpoints, if there is a run directory;
             at most one is written per update. ``"auto"`` spreads about 20 evenly over a run, or
             about 10 if they hold a replay buffer, at least 5,000 transitions apart; ``"end"``
