@@ -75,7 +75,7 @@ class TrainArguments(Config):
         restart_model: Run or checkpoint whose weights the actor starts with, or a table with one
             for each part of the actor, as in {policy = "runs/bc"} off-policy, or
             {policy_torso = "runs/a", action_head = "runs/a"} on-policy.
-        progress: A bar, log lines, or none; auto draws a bar on a terminal and writes lines elsewhere.
+        progress: A bar, log lines, or none; auto draws a bar on a terminal, lines elsewhere.
         imports: Module to import first, which registers environments; may be repeated.
     """
 

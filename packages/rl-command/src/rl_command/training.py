@@ -42,7 +42,7 @@ class ResumeArguments(Config):
         total_episodes: Finished episodes to train for, in place of steps.
         total_updates: Updates to train for, in place of steps.
         device: Device of the networks, in place of the one the run was started on.
-        progress: A bar, log lines, or none; auto draws a bar on a terminal and writes lines elsewhere.
+        progress: A bar, log lines, or none; auto draws a bar on a terminal, lines elsewhere.
         imports: Module to import first, which registers environments; may be repeated.
     """
 
