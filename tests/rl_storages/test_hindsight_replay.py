@@ -277,8 +277,10 @@ class _BeforeTheAction(Relabeler):
 
 
 class _IgnoresEnds(Relabeler):
-    def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
-        return super().judge(rows, goals, counts)[0], None
+    def recompute(
+        self, rows: Positions, goals: Tensor, counts: Mask
+    ) -> tuple[Rewards, Mask | None]:
+        return super().recompute(rows, goals, counts)[0], None
 
 
 class _ForgetsFalls(Relabeler):
@@ -287,9 +289,11 @@ class _ForgetsFalls(Relabeler):
 
 
 class _MixesGoals(Relabeler):
-    def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
-        rewards, ends = super().judge(rows, goals, counts)
-        others = super().judge(rows, goals.flip(0), counts)[0]
+    def recompute(
+        self, rows: Positions, goals: Tensor, counts: Mask
+    ) -> tuple[Rewards, Mask | None]:
+        rewards, ends = super().recompute(rows, goals, counts)
+        others = super().recompute(rows, goals.flip(0), counts)[0]
         rewards[1:] = others[1:]
         return rewards, ends
 

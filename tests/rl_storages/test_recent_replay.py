@@ -11,7 +11,7 @@ from rl_core.types import StateDict
 from rl_storages import PrioritizedConfig, RecentConfig, ReplayBuffer
 from rl_storages.replay.flags import Positions
 from rl_storages.sampling.index_layout import LayoutByTime
-from rl_storages.sampling.recent import Windows
+from rl_storages.sampling.recent import RecentWindows
 from rl_testing.replay import LIVES
 from rl_testing.stateful import check_same_state, copy_state
 from rl_testing.storages import columns_of, seeded
@@ -161,7 +161,7 @@ def test_priorities_count_within_a_window() -> None:
 
 def test_widths_by_hand() -> None:
     """Eq. (1): 0.996 to the power of 250 is 0.367142, and so on."""
-    windows = Windows(RecentConfig(eta=0.996, cmin=50_000, period=None))
+    windows = RecentWindows(RecentConfig(eta=0.996, cmin=50_000, period=None))
     widths = [windows.width(1_000_000, batch, 4) for batch in range(4)]
     assert widths == [367_142, 134_793, 50_000, 50_000]
     assert windows.width(40_000, 3, 4) == 40_000
@@ -169,7 +169,7 @@ def test_widths_by_hand() -> None:
 
 def test_cmin_counts_sequences() -> None:
     """Of 1000 transitions, in sequences of 7 that are learned from: 142.9, so 143."""
-    windows = Windows(RecentConfig(eta=1e-9, cmin=1000), learned=7)
+    windows = RecentWindows(RecentConfig(eta=1e-9, cmin=1000), learned=7)
     assert windows.width(10_000, 0, 1) == 143
     assert windows.width(90, 0, 1) == 90
 
@@ -185,7 +185,10 @@ def test_windows_shrink_over_the_batches_of_an_update() -> None:
 
 
 def test_a_period_is_the_same_however_many_batches_an_update_has() -> None:
-    whole, pieces = Windows(RecentConfig(cmin=1, period=6)), Windows(RecentConfig(cmin=1, period=6))
+    whole, pieces = (
+        RecentWindows(RecentConfig(cmin=1, period=6)),
+        RecentWindows(RecentConfig(cmin=1, period=6)),
+    )
     expected = [whole.width(10_000, batch, 12) for batch in range(12)]
     assert expected[:6] == expected[6:]
     assert expected[0] == int(10_000 * 0.996 ** (1000 / 6))

@@ -130,7 +130,9 @@ class Relabeler:
         following = (slots + self._ring.num_envs) % self._ring.num_slots
         return self._achieved.index_select(0, torch.from_numpy(following).to(self._achieved.device))
 
-    def judge(self, rows: Positions, goals: Tensor, counts: Mask) -> tuple[Rewards, Mask | None]:
+    def recompute(
+        self, rows: Positions, goals: Tensor, counts: Mask
+    ) -> tuple[Rewards, Mask | None]:
         """Compute the rewards and terminations of rows for other goals.
 
         Args:
@@ -188,7 +190,7 @@ class Relabeler:
         goals = self.achieved_after(goal_slots)
         ahead = np.arange(num_rows)[:, None]
         rows = (slots[which] + ahead * self._ring.num_envs) % self._ring.num_slots
-        return NewGoals(which, goals, *self.judge(rows, goals, ahead < lengths[which]))
+        return NewGoals(which, goals, *self.recompute(rows, goals, ahead < lengths[which]))
 
     def _check_rewards(self, slots: Positions) -> None:
         """Compare the rewards of some transitions with those computed for their own goals.

@@ -34,7 +34,7 @@ from rl_storages.config import PrioritizedConfig, RecentConfig
 from rl_storages.replay.flags import Mask
 from rl_storages.replay.ring import ReplayRing
 from rl_storages.sampling.index_layout import IndexLayout, LayoutBySlot, LayoutByTime
-from rl_storages.sampling.recent import Windows
+from rl_storages.sampling.recent import RecentWindows
 from rl_storages.sampling.sum_tree import LARGEST_ERROR, LEAST_PRIORITY, Priorities, PriorityTree
 
 _ETA = 0.9
@@ -68,7 +68,7 @@ class PrioritizedSampler(StateFields, IndexSampler):
         self._tree = PriorityTree(ring.num_slots)
         self._errors: Priorities = np.zeros(ring.num_slots, dtype=np.float32)
         self._range: tuple[int, int | None] = (0, None)  # what was drawn from, of the tree
-        self._windows = None if recent is None else Windows(recent, ring.learned)
+        self._windows = None if recent is None else RecentWindows(recent, ring.learned)
         # Laid out by time, the newest priorities are next to each other in the tree.
         self._order: IndexLayout = LayoutBySlot(ring) if recent is None else LayoutByTime(ring)
 

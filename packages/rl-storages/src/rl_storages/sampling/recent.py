@@ -45,7 +45,7 @@ def check_period(config: RecentConfig, num_batches: int) -> None:
         )
 
 
-class Windows(StateFields):
+class RecentWindows(StateFields):
     """How many of the newest transitions or sequences each batch is drawn from, Eq. (1).
 
     Args:
@@ -161,7 +161,7 @@ class RecentSampler(StateFields, IndexSampler):
         """Begin to draw from rows, which are empty."""
         super().attach(rows, generator)
         self._order = LayoutByTime(self.rows)
-        self._windows = Windows(self._config, rows.learned)
+        self._windows = RecentWindows(self._config, rows.learned)
 
     def draw(self, num_batches: int, size: int) -> Iterator[Tensor]:
         """Yield one block, each batch from a window of its own."""
