@@ -197,7 +197,7 @@ def test_a_period_is_the_same_however_many_batches_an_update_has() -> None:
 
 
 def test_a_state_of_a_longer_period_goes_on_within_the_shorter_one() -> None:
-    longer, shorter = (Windows(RecentConfig(cmin=1, period=period)) for period in (10, 4))
+    longer, shorter = (RecentWindows(RecentConfig(cmin=1, period=period)) for period in (10, 4))
     for _ in range(6):
         longer.width(10_000, 0, 1)
     shorter.load_state_dict(longer.state_dict())
