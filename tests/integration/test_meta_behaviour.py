@@ -330,11 +330,12 @@ def test_losses_are_those_of_latents_drawn_from_the_belief(deviation: float) -> 
     algorithm = _told_pearl(kl_coef=0.0)
     batch = _pearl_batch(algorithm)
     noise = {name: torch.zeros(16, 2) for name in ("now", "next")}
-    got = algorithm.loss(batch, {**noise, "latent": torch.full((4, 2), deviation)})
-    latent = torch.tensor([1.0, -1.0]) + 0.5 * deviation
+    drawn = deviation + torch.arange(4.0).unsqueeze(1).expand(4, 2)  # others for each task
+    got = algorithm.loss(batch, {**noise, "latent": drawn})
+    latent = torch.tensor([1.0, -1.0]) + 0.5 * drawn
 
     def behind(place: Any) -> Tensor:
-        return torch.cat([place, latent.expand(16, 2)], 1)
+        return torch.cat([place, latent.repeat_interleave(4, 0)], 1)
 
     conditioned = replace(
         batch,

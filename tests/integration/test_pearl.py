@@ -87,18 +87,29 @@ def test_what_tasks_have_stored_outlasts_a_fault(monkeypatch: pytest.MonkeyPatch
     assert (storage._stored[: len(stored), 0] >= stored).all()
 
 
+def _believes_nothing(algorithm: PEARL) -> bool:
+    mean, std = cast("Any", algorithm.more_state()["belief"])
+    return bool((mean == 0.0).all() and (std == 1.0).all())
+
+
 def test_each_iteration_explores_by_the_prior_and_then_by_the_posterior() -> None:
     algorithm = _pearl()
     trainer = _trainer(algorithm)
     seen = []
     for total in range(1, 9):
         trainer.train(total_updates=total)
-        state: Any = algorithm.more_state()
-        is_prior = bool((state["belief"][0] == 0.0).all() and (state["belief"][1] == 1.0).all())
-        seen.append((is_prior, algorithm.gradients.count))
+        seen.append((_believes_nothing(algorithm), algorithm.gradients.count))
     # two rollouts show all six tasks; then prior, posterior, extra, and three gradient steps
     first = [(True, 0), (True, 0)]
     assert seen == [*first, (False, 0), (False, 0), (True, 3), (False, 3), (False, 3), (True, 6)]
+
+
+def test_every_rollout_by_the_prior_leaves_the_context_aside() -> None:
+    algorithm = _pearl(num_prior_rollouts=2)
+    trainer = _trainer(algorithm)
+    for total, expected in ((2, True), (3, True), (4, False)):  # two are by the prior
+        trainer.train(total_updates=total)
+        assert _believes_nothing(algorithm) is expected
 
 
 def test_the_first_rollouts_show_every_train_task() -> None:
@@ -139,9 +150,12 @@ def test_the_context_leaves_extra_rollouts_out() -> None:
     assert isinstance(storage, TaskReplayStorage)
     assert storage.context(visited)[1].sum(1).tolist() == [40] * 4
     trainer.train(total_updates=5)
-    state: Any = storage.state_dict()
-    added = state["stored"][visited]
-    assert (added[:, 0] - added[:, 2]).max() <= 20
+    state: Any = algorithm.more_state()
+    left = visited[~torch.isin(visited, state["visited"])]  # whose contexts are not cleared yet
+    assert len(left)
+    assert storage.context(left)[1].sum(1).tolist() == [40] * len(left)
+    stored: Any = storage.state_dict()["stored"]
+    assert (stored[left, 0] - stored[left, 2]).tolist() == [20] * len(left)
 
 
 @pytest.mark.parametrize("is_stochastic", [True, False])

@@ -160,6 +160,31 @@ def test_contexts_end_after_any_of_their_rollouts() -> None:
     assert max(largest) >= 10.0
 
 
+def test_a_cleared_context_counts_its_rollouts_anew() -> None:
+    storage = _storage(context_size=40)
+    for first in (0.0, 10.0):
+        _collect(storage, first)
+        storage.clear_context(TASKS)
+        storage.store_rollout(TASKS, is_context=True)
+    for batch in storage.generate_batches(20, 1):
+        shown = batch.extras["context/observation"] % 200.0  # of both of a task's environments
+        assert ((shown < 100.0).any(1) & (shown > 100.0).any(1)).all()
+
+
+def test_a_reset_storage_is_like_a_new_one() -> None:
+    storage = _storage()
+    _collect(storage, 0.0)
+    storage.store_rollout(TASKS, is_context=True)
+    _collect(storage, 10.0)
+    storage.reset()
+    check_same_state(storage.state_dict(), _storage().state_dict())
+    _collect(storage, 20.0)
+    storage.store_rollout(TASKS // 2, is_context=True)  # of fewer tasks than before
+    assert storage.context(torch.tensor([1]))[0]["reward"].tolist() == [
+        [20.0, 21.0, 22.0, 120.0, 121.0, 122.0]
+    ]
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [

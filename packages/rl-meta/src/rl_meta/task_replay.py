@@ -220,7 +220,7 @@ class TaskReplayStorage(Storage[ReplayBatch]):
             chosen = tasks.view(self.meta_batch_size, -1)[:, 0]
             start, end, rollouts = self._stored[chosen, 1:].unbind(1)
             first = 1 + self._draw(rollouts, 1).squeeze(1)  # 1 to all of them
-            length = ((end - start) * first // rollouts).clamp(min=1)
+            length = (end - start) * first // rollouts
             context = self._rows(chosen, start.unsqueeze(1) + self._draw(length, self.context_size))
             columns = {n: column[tasks, slots].to(device) for n, column in self._columns.items()}
             ones = torch.ones(len(row), device=device)
