@@ -215,3 +215,19 @@ def test_a_deterministic_expert_is_its_mode_and_another_samples() -> None:
         answers.append(learner.acting_step(observation, {}, noise).env_action)
     assert torch.equal(answers[0], expert.get_action(observation, {}, None, True).env_action)
     assert torch.equal(answers[1], expert.get_action(observation, {}, noise).env_action)
+    quiet = learner.acting_step(observation, {}, noise, True)  # of what was learned, not shown
+    assert torch.equal(quiet.action, learner.actor.get_action(observation, {}, None, True).action)
+
+
+def test_an_expert_acts_in_evaluation_mode_and_goes_on_as_it_was() -> None:
+    space, modes = spaces.Discrete(4), set[bool]()
+
+    class Watched(Echo):
+        def get_action(self, observation, state, noise, deterministic=False, episode_start=None):  # type: ignore[no-untyped-def]
+            modes.add(self.training)
+            return super().get_action(observation, state, noise, deterministic, episode_start)  # type: ignore[no-untyped-call]  # as above
+
+    expert = Watched(space, space, remembers=True)
+    _collected(BC(_actor(space, seen=space), expert=expert), space)
+    assert modes == {False}
+    assert expert.training

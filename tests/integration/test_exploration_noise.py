@@ -144,3 +144,15 @@ def test_acting_without_exploring_leaves_the_process_as_it_is(kind: str) -> None
     check_same_state(algorithm.state_dict(), state)
     loud = algorithm.acting_step(observation, {}, noise, False, begins)
     assert not torch.equal(loud.action, quiet.action)
+
+
+@pytest.mark.parametrize("kind", ["ddpg", "td3"])
+def test_exploring_beside_a_run_has_a_process_of_its_own(kind: str) -> None:
+    trainer, _ = _trainer(kind, {"update_after": NEVER}, is_still=True)
+    trainer.train(total_steps=2 * NUM_ENVS)
+    algorithm = trainer.algorithm
+    state, begins = copy_state(algorithm.state_dict()), torch.zeros(NUM_ENVS, dtype=torch.bool)
+    noise = torch.ones(NUM_ENVS, 2)
+    action = algorithm.explorer()(torch.zeros(NUM_ENVS, 2), {}, noise, begins).action
+    torch.testing.assert_close(action, STD * 0.1 * noise)  # begins at 0, and √dt is 0.1
+    check_same_state(algorithm.state_dict(), state)

@@ -320,6 +320,16 @@ def test_gradients_flow_back_in_time(make: Maker) -> None:
     assert gradient.abs().sum(-1).gt(0.0).all()
 
 
+@pytest.mark.parametrize("make", [_sac, _discrete_sac, _td3, _ddpg])
+def test_the_policys_loss_reaches_no_critic(make: Maker) -> None:
+    algorithm = make()
+    batch = _Run(algorithm).batch
+    algorithm.policy_loss(batch, algorithm.draw_update_noise(batch)).loss.backward()
+    assert any(p.grad is not None and p.grad.any() for p in algorithm.policy.parameters())
+    critics = algorithm.actor.critics.parameters()
+    assert not any(p.grad is not None and p.grad.any() for p in critics)
+
+
 @ALGORITHMS
 def test_padding_counts_for_nothing(make: Maker) -> None:
     algorithm = make()
