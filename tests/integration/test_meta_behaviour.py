@@ -441,6 +441,14 @@ def test_each_row_explores_with_a_latent_of_its_own() -> None:
         beliefs = algorithm.adapt_to(beliefs, rollout)
 
 
+def test_only_transitions_tell_of_a_task() -> None:
+    algorithm = PEARL(_told_actor(6), PEARLConfig(num_sampled_tasks=2))
+    rollout = _standing_still(5, 4)
+    rollout.valid[3:] = False  # which leaves three steps in each of a task's two rows
+    belief = algorithm.adapt_to(algorithm.unadapted(2), rollout)
+    torch.testing.assert_close(belief["std"], torch.full((2, 2), 0.5))
+
+
 def _standing_still(num_steps: int, num_envs: int) -> Rollout:
     shape = num_steps, num_envs
     no, yes = (torch.full(shape, flag) for flag in (False, True))

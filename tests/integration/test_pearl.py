@@ -9,6 +9,7 @@ import torch
 from rl_core.algorithm import PolicyLossAddOn
 from rl_core.env import TaskSplit
 from rl_core.errors import ConfigError
+from rl_core.gradients import OptimizerConfig
 from rl_core.nn.distributions import DiagonalGaussian
 from rl_envs import make_vec
 from rl_envs.tasks import PointNavigation
@@ -292,7 +293,14 @@ def test_a_policy_adapts_by_hand_to_the_posterior_of_its_episodes() -> None:
     policy = algorithm.get_exploration_policy()
     assert not torch.equal(policy.belief, algorithm.get_exploration_policy().belief)
     rollouts = [_exploration(policy), _exploration(policy)]
-    adapted = algorithm.adapt_policy(policy, rollouts)
+    shown = torch.zeros(1, 2)
+    wanted = policy.with_belief(torch.ones(3)).get_action(shown, {}, None, True).action
+    with torch.no_grad():
+        for parameter in algorithm.actor.inner.parameters():  # which goes on learning meanwhile
+            parameter.add_(0.1)
+    got = algorithm.adapt_policy(policy, rollouts).with_belief(torch.ones(3))
+    assert torch.equal(got.get_action(shown, {}, None, True).action, wanted)
+    adapted = algorithm.adapt_policy(algorithm.get_exploration_policy(), rollouts)
     exploring = algorithm.adapt_policy(policy, rollouts, torch.Generator().manual_seed(1))
     beliefs = algorithm.unadapted(1)
     for rollout in rollouts:
@@ -329,6 +337,13 @@ def test_evaluations_reset_the_belief_for_each_task_and_change_nothing(
     monkeypatch.setattr(algorithm, "unadapted", note)
     evaluate_policy(algorithm, PointNavigation(2), 6, seed=2)
     assert asked == [2, 2, 2]  # as many tasks as there are environments, each from the prior
+
+
+def test_the_encoder_has_the_optimizer_of_the_inner_algorithm() -> None:
+    chosen = {"name": "rmsprop", "eps": 0.01}
+    groups = _pearl(inner_options={"optimizer": chosen}).parameter_groups()
+    assert groups[-1].name == "encoder"
+    assert {group.optimizer for group in groups} == {OptimizerConfig(name="rmsprop", eps=0.01)}
 
 
 def test_schedules_of_the_inner_algorithm_move() -> None:
