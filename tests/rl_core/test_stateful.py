@@ -33,6 +33,7 @@ def test_values_are_read_by_their_type() -> None:
     assert saved.text("name") == "adam"
     assert saved.flag("on") is True
     assert saved.numbers("recent") == [1.0, 2.0, float("inf")]
+    assert {type(number) for number in saved.numbers("recent")} == {float}
     assert saved.tensor("weights", like=torch.zeros(2)).tolist() == [1.0, 2.0]
     assert {name: t.item() for name, t in saved.tensors("inner").items()} == {"a": 1, "b": 2}
     assert saved.reader("inner").tensor("b").item() == 2
@@ -58,6 +59,13 @@ def test_values_are_read_by_their_type() -> None:
 def test_what_does_not_fit_is_said(method: str, key: str, message: str) -> None:
     with pytest.raises(CheckpointError, match=re.escape(message)):
         getattr(StateReader(STATE, "part"), method)(key)
+
+
+def test_counts_are_not_negative() -> None:
+    saved = StateReader({"none": 0, "less": -1}, "part")
+    assert saved.count("none") == 0
+    with pytest.raises(CheckpointError, match="part: 'less' should not be negative, got -1"):
+        saved.count("less")
 
 
 def test_a_tensor_must_look_like_its_place() -> None:
@@ -189,13 +197,17 @@ def test_fields_are_saved_without_the_underscore_of_private_names() -> None:
     assert set(state) == {name.lstrip("_") for name in _Part.state_fields}
     assert state["rate"] == 0.5
     assert state["inner"] == {"hits": 0}
+    assert not cast("torch.Tensor", state["weights"]).requires_grad
 
 
 def test_arrays_and_containers_are_overwritten_in_place() -> None:
     used, part = _Part(), _Part()
     used.use()
+    for _ in range(2):
+        part.use()  # what it has so far goes
     held = [part.weights, part._sums, part._recent, part.history, part.totals]
     part.load_state_dict(used.state_dict())
+    assert (part._recent, part.history, part.totals) == (used._recent, used.history, used.totals)
     assert part.weights.tolist() == used.weights.tolist() != [0.0, 0.0]
     assert all(
         value is before
@@ -226,11 +238,12 @@ def test_numbers_may_be_negative() -> None:
     assert (part.count, part._rate, part.best) == (-1, -0.5, -2.0)
 
 
-def test_a_saved_array_shares_no_memory() -> None:
+def test_saved_arrays_and_containers_share_no_memory() -> None:
     part = _Part()
     state = part.state_dict()
     part.use()
     assert cast("torch.Tensor", state["sums"]).count_nonzero() == 0
+    assert (state["recent"], state["history"], state["totals"]) == ([], [], {})
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ class StateFields:
         state_fields: names of the attributes to save. The key of ``_mean`` in the state is
             ``mean``. What can be restored depends on the attribute's present value:
 
-            * flags, strings, numbers (whole ones must not be negative) are replaced; None is
-              replaced by whichever of these was saved;
+            * flags, strings and numbers are replaced; None is replaced by whichever of these was
+              saved;
             * tensors and NumPy arrays are overwritten in place and keep their shape and dtype;
             * dicts, lists and deques of numbers are overwritten in place, lists as floats;
             * generators of torch and NumPy, and parts that are `Stateful`, restore themselves.
