@@ -48,9 +48,9 @@ class TestState(StatefulSuite):
 
     def use_part(self, part: Stateful) -> StateValue:
         tracker = cast("EpisodeTracker", part)
-        tracker.track(_step([1.0, 2.0]))
-        episodes = tracker.track(_step([3.0, 4.0], terminated=(True, False)))
-        return [episode.episode_return for episode in episodes]
+        episodes = tracker.track(_step([1.0, 2.0], terminated=(False, True)))
+        episodes += tracker.track(_step([3.0, 4.0], terminated=(True, False)))
+        return [(episode.episode_return, episode.length) for episode in episodes]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,6 +95,16 @@ def test_a_reset_forgets_running_episodes() -> None:
     assert tracker.episode_start.tolist() == [True, True]
     ended = tracker.track(_step([2.0, 3.0], terminated=(True, True)))
     assert ended == [Episode(2.0, 1, 0), Episode(3.0, 1, 1)]
+
+
+def test_an_episode_that_is_cut_counts_anew() -> None:
+    tracker = EpisodeTracker(2)
+    tracker.track(_step([1.0, 10.0], terminated=(False, True)))
+    tracker.track(_step([2.0, 20.0]))
+    assert tracker.cut(3) == []
+    assert tracker.cut(2) == [Episode(3.0, 2, 0)]
+    ended = tracker.track(_step([4.0, 40.0], terminated=(True, True)))
+    assert ended == [Episode(4.0, 1, 0), Episode(60.0, 2, 1)]
 
 
 def test_the_flags_of_an_earlier_step_stay_as_they_were() -> None:

@@ -1,12 +1,14 @@
 """Masks that forbid everything are refused where somebody would act on them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from rl_core.env import EnvStep
 from rl_core.errors import DataError, SpaceError
 from rl_core.spaces import mask_sizes, random_env_actions
 from rl_train.collecting import ActionMaskCheck
@@ -25,6 +27,18 @@ def test_a_mask_must_allow_something() -> None:
     with pytest.raises(DataError, match=r"environment \[1\] forbids every"):
         check(nothing)
     check(nothing, np.array([True, False]))  # the episode is over there
+
+
+def test_nobody_acts_on_the_mask_at_the_end_of_an_episode() -> None:
+    check, no = ActionMaskCheck(_space(2), spaces.Discrete(2)), np.zeros(3, bool)
+    shown = {"action_mask": np.array([[0, 0], [0, 0], [1, 0]], dtype=np.int8)}
+    terminated, truncated = np.array([True, False, False]), np.array([False, True, False])
+    step = EnvStep(shown, np.zeros(3, np.float32), terminated, truncated, None, ~no, {})
+    check.check_step(step)
+    with pytest.raises(DataError, match=r"environment \[1\] forbids every"):
+        check.check_step(replace(step, truncated=no))
+    with pytest.raises(DataError, match=r"environment \[0, 1\] forbids every"):
+        check.check_step(replace(step, final_observation=shown))  # others begin there
 
 
 def test_every_choice_must_have_something_allowed() -> None:
