@@ -161,13 +161,14 @@ def test_the_first_mask_of_a_later_episode_is_looked_at(mode: AutoresetMode) -> 
     assert evaluate_policy(algorithm, envs(7), 4).returns  # the last mask of an episode may
 
 
-def test_the_warm_up_looks_at_masks() -> None:
+@pytest.mark.parametrize(("dead_end", "rows"), [(4, 32), (0, 2)])  # in a step, and at a reset
+def test_the_warm_up_looks_at_masks(dead_end: int, rows: int) -> None:
     algorithm = PPO(_actor((3,)), CUT, add_ons=RND(rnd=CURIOUS))
-    envs = make_gym_vec(lambda: Roulette((3,), dead_end=4), 2, seed=0)
+    envs = make_gym_vec(lambda: Roulette((3,), dead_end), 2, seed=0)
     config = TrainerConfig(compile="off", num_threads=1)
     trainer = Trainer(envs, algorithm, ReferenceRolloutStorage(8), config=config, seed=0)
     with pytest.raises(DataError, match="forbids every action"):
-        trainer.collector.warm_up(32)
+        trainer.collector.warm_up(rows)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -15,7 +15,7 @@ from rl_core.actor import ActionOutput
 from rl_core.algorithm import UpdateSchedule
 from rl_core.batch import Rollout
 from rl_core.env import EnvStep, VecEnv
-from rl_core.errors import ConfigError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Categorical, Distribution
 from rl_core.storage import TensorSpec
 from rl_core.types import ArrayLike, Observation, State, StateDict, StateValue
@@ -285,6 +285,45 @@ def test_a_second_reset_goes_on_with_other_episodes() -> None:
     _, second = _collect(collector, 2)
     with pytest.raises(AssertionError):
         check_same_state([second.observation], [first.observation])
+
+
+def test_a_reset_breaks_off_the_episodes_that_run() -> None:
+    collector = _collector(counting_envs([[3], [9]], [True, True]))
+    _collect(collector, 2)
+    collector.reset()
+    episodes, rollout = _collect(collector, 3)
+    assert rollout.episode_start[0].all()
+    assert [(e.episode_return, e.length) for e in episodes] == [(101.0 + 102.0 + 103.0, 3)]
+
+
+def test_after_an_error_between_a_step_and_the_next_there_are_new_episodes() -> None:
+    collector = _collector(_envs(SAME_STEP))
+    with pytest.raises(ZeroDivisionError):
+        collector.collect(2, into=_storage(collector, 4), on_row=lambda *_: 1 / 0)  # type: ignore[arg-type, return-value]  # fails on purpose
+    assert not collector.has_episodes
+    _, rollout = _collect(collector, 1)
+    assert isinstance(rollout.observation, Tensor)
+    assert _lists(rollout.observation[0]) == [[0, 1, 0], [1, 1, 0]]
+
+
+def test_a_run_that_was_saved_after_its_warm_up_does_not_repeat_the_start() -> None:
+    seeds = []
+    for warm_up_rows in (0, 4):
+        collector = _collector(_random_envs(Stateless))
+        collector.load_state_dict({**collector.state_dict(), "warm_up_rows": warm_up_rows})
+        seeds.append(collector.seed)
+    assert seeds[0] == 3
+    assert seeds[1] not in (3, None)
+
+
+def test_a_state_of_another_run_is_refused() -> None:
+    plain, scaled = (_collector(_envs(SAME_STEP)) for _ in range(2))
+    scaled.reward_scaler = RewardScaler(2)
+    for saved, other in ((plain, scaled), (scaled, plain)):
+        with pytest.raises(CheckpointError, match=r"has scale_rewards=\w+, but this one has \w+"):
+            other.load_state_dict(saved.state_dict())
+    with pytest.raises(CheckpointError, match="'noise_cursor' is beyond the saved noise"):
+        plain.load_state_dict({**plain.state_dict(), "noise_cursor": 1})
 
 
 class RandomActor(ToyActor):
