@@ -306,6 +306,15 @@ def test_after_an_error_between_a_step_and_the_next_there_are_new_episodes() -> 
     assert _lists(rollout.observation[0]) == [[0, 1, 0], [1, 1, 0]]
 
 
+def test_a_reset_that_fails_leaves_no_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = _collector(_envs(SAME_STEP))
+    _collect(collector, 1)
+    monkeypatch.setattr(collector.envs, "reset", lambda seed: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        collector.reset()
+    assert not collector.has_episodes
+
+
 def test_a_run_that_was_saved_after_its_warm_up_does_not_repeat_the_start() -> None:
     seeds = []
     for warm_up_rows in (0, 4):
@@ -483,6 +492,19 @@ def test_the_warm_up_acts_at_random_and_counts_nothing() -> None:
     assert collector.total_steps == 0
 
 
+def test_random_actions_reach_environments_in_their_own_units() -> None:
+    class Flipped(RandomActor):
+        def to_env_action(self, action: Tensor) -> Tensor:
+            return 1 - action
+
+    taken: list[int] = []
+    envs = GymVecEnv(SyncVectorEnv([lambda: Chosen(taken)] * 2, autoreset_mode=SAME_STEP))
+    actor = Flipped(envs.single_observation_space, envs.single_action_space)
+    _, rollout = _collect(Collector(envs, LateStart(actor), generator=torch.Generator()), 1)
+    assert _lists(rollout.action) == [[1, 1]]
+    assert taken == [0, 0]
+
+
 def test_training_begins_with_new_episodes_after_the_warm_up() -> None:
     envs = counting_envs([[9]], [True])
     actor = RandomActor(envs.single_observation_space, envs.single_action_space)
@@ -514,8 +536,8 @@ def test_an_algorithm_may_begin_each_rollout_with_new_episodes() -> None:
     collector.collect(3, storage, lambda: True)
     assert getattr(algorithm, "num_rollouts", 0) == 0
     for rollout in (1, 2):
-        collector.collect(1, storage)
-        collector.collect(3, storage)  # goes on with the same rollout
+        collector.collect(2, storage)
+        collector.collect(2, storage)  # goes on with the same rollout
         assert algorithm.num_rollouts == rollout
         observation = storage.rollout().observation
         assert isinstance(observation, Tensor)
