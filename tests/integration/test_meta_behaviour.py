@@ -21,6 +21,7 @@ from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.env import EnvStep, as_numpy
 from rl_core.errors import ConfigError, NonFiniteError
+from rl_core.gradients.trust_region import ConstrainedStep, constrained_step
 from rl_core.types import ArrayLike
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -180,6 +181,37 @@ def test_the_surrogate_is_minus_the_advantage_averaged_over_each_task_at_first()
     output = algorithm.compute_loss(replace(batch, advantage=advantage), {})
     assert output.loss.item() == pytest.approx(-3.0, rel=1e-5)
     assert output.metrics["policy/kl"].item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_divergence_is_from_the_policies_that_collected_to_those_adapted_now() -> None:
+    algorithm = _door_opener(MAMLTRPO)
+    adapting, batch = _meta_batch(algorithm, _opened_doors(pauses=True))
+    before = _right_door(algorithm, _adapted(algorithm, adapting))
+    *_, policy = algorithm.actor.policy_modules
+    _set_output(algorithm.actor.get_submodule(policy), [1.5, 0.0])
+    now = _right_door(algorithm, _adapted(algorithm, adapting))
+    expected = statistics.mean(
+        p * math.log(p / q) + (1.0 - p) * math.log((1.0 - p) / (1.0 - q))
+        for p, q in zip(before, now, strict=True)
+    )
+    divergence = algorithm.compute_loss(batch, {}).metrics["policy/kl"].item()
+    assert divergence == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_options_of_the_constrained_step_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def step(*arguments: Any, **options: Any) -> ConstrainedStep:
+        given.update(options, max_kl=arguments[2])
+        return constrained_step(*arguments, **options)
+
+    monkeypatch.setattr("rl_meta.maml_trpo.constrained_step", step)
+    chosen = {"cg_steps": 3, "cg_damping": 0.2, "num_backtracks": 4, "max_kl": 0.25}
+    algorithm = _door_opener(MAMLTRPO, **chosen)
+    algorithm.meta_step(_meta_batch(algorithm, _opened_doors())[1])
+    names = ("num_cg_steps", "damping", "num_backtracks", "max_kl")
+    assert [given[name] for name in names] == [*chosen.values()]
+    assert algorithm.gradients.count == 1
 
 
 def test_advantages_are_normalized_within_each_task() -> None:
