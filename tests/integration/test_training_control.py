@@ -169,6 +169,22 @@ def test_updates_that_are_left_out_are_not_evaluated() -> None:
     assert ended == [2, 5, 6]  # updates that were skipped have no end
 
 
+def test_the_weights_of_the_best_evaluation_may_be_left_out(tmp_path: Path) -> None:
+    _trainer(run_dir=tmp_path / "run", test_every=1, keep_best=False).train(total_updates=1)
+    assert not (tmp_path / "run" / "best").exists()
+
+
+def test_a_run_that_reached_its_target_was_not_stopped() -> None:
+    class Stopping(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            if trainer.updates == 1:
+                trainer.stop()
+
+    for total, stopped in ((1, False), (2, True)):
+        result = _trainer(Stopping()).train(total_updates=total)
+        assert (result.total_updates, result.stopped) == (1, stopped)
+
+
 def test_the_weights_of_the_best_evaluation_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
