@@ -137,8 +137,9 @@ def test_rows_that_are_no_transitions_do_not_count() -> None:
         ) -> tuple[Distribution, State]:
             return Categorical(torch.tensor([[0.5, 0.5], [0.01, 0.99]]).log()), state
 
-    term = _term(AttractionKL([ByRow([0.5, 0.5])]), Fixed([0.25, 0.75]), _batch([1.0, 0.0]))
-    assert term.item() == pytest.approx(HALF_TO_QUARTER, abs=1e-6)
+    for kind, sign in ((AttractionKL, 1.0), (RepulsionKL, -1.0)):
+        term = _term(kind([ByRow([0.5, 0.5])]), Fixed([0.25, 0.75]), _batch([1.0, 0.0]))
+        assert term.item() == pytest.approx(sign * HALF_TO_QUARTER, abs=1e-6)
 
 
 def test_the_gradient_moves_the_policy_and_not_the_others() -> None:
@@ -148,6 +149,8 @@ def test_the_gradient_moves_the_policy_and_not_the_others() -> None:
     assert actor.logits.grad is not None
     assert actor.logits.grad[0] < 0.0 < actor.logits.grad[1]  # towards one half each
     assert other.logits.requires_grad  # the user's own is left as it was
+    assert other.training
+    assert not add_on.get_submodule("others.0").training
     assert not any(parameter.requires_grad for parameter in add_on.parameters())
     assert "others.0.logits" in add_on.state_dict()
 
