@@ -92,6 +92,12 @@ def test_extreme_noise_stays_finite() -> None:
     distribution = Hybrid(torch.zeros(2, 1), torch.zeros(1), logits, (2, 3), is_squashed=False)
     assert distribution.sample(noise).isfinite().all()
     assert distribution.sample(noise)[0].tolist() == [0.0, 0.0, 0.0]
+    largest = torch.tensor([0.0, 6.0, 7.0, 5.5, 5.7, 5.9]).expand(2, 6)  # Φ rounds to 1
+    assert distribution.sample(largest).tolist() == [[0.0, 1.0, 2.0]] * 2
+
+
+def test_an_action_that_is_no_number_has_no_density() -> None:
+    assert _hybrid().log_prob(torch.full((1, 3), math.nan)).isnan().all()
 
 
 def test_a_rollout_keeps_the_policy_in_columns() -> None:
