@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
-from rl_algos_onpolicy.actor.hybrid import Hybrid
+from rl_algos_onpolicy.actor.hybrid import Hybrid, HybridHead
 from rl_core.errors import ConfigError, SpaceError
 from rl_core.nn.distributions import draw_noise, from_columns, to_columns
 from rl_core.spaces import HybridSpace, Space
@@ -98,6 +98,12 @@ def test_extreme_noise_stays_finite() -> None:
 
 def test_an_action_that_is_no_number_has_no_density() -> None:
     assert _hybrid().log_prob(torch.full((1, 3), math.nan)).isnan().all()
+
+
+def test_both_parts_of_the_head_have_its_gain() -> None:
+    weights = dict(HybridHead(SPACE, 4, gain=0.0).named_parameters())
+    for name in ("real.linear.weight", "choices.linear.weight"):
+        assert not weights[name].any()
 
 
 def test_a_rollout_keeps_the_policy_in_columns() -> None:
