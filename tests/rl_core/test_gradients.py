@@ -2,6 +2,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -569,6 +570,30 @@ def test_gradients_from_before_a_load_are_forgotten() -> None:
     step.load_state_dict(state)  # type: ignore[arg-type]  # a mapping
     with pytest.raises(ConfigError, match="none were computed before"):
         step.apply_gradients(None)
+
+
+def test_metrics_from_before_a_load_are_forgotten() -> None:
+    a = Numbers(0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    state = copy_state(step.state_dict())
+    step.step(torch.tensor([1.0]), {})
+    step.load_state_dict(state)  # type: ignore[arg-type]  # a mapping
+    assert step.read_metrics() == {}
+
+
+def test_gradients_are_of_as_many_samples_as_count() -> None:
+    class Masked(dict[str, Tensor]):
+        @property
+        def mask(self) -> Tensor:
+            return self["mask"]
+
+    def loss(batch: Any, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch["mask"]).sum())
+
+    a = Numbers(0.0)
+    masked: Any = Masked(mask=torch.tensor([1.0, 0.0, 1.0]))
+    gradients = _step({"a": a}, loss, [_group("a")]).compute_gradients(masked, {})
+    assert gradients.num_samples == 2
 
 
 def test_weights_of_another_module_leave_the_own_alone() -> None:
