@@ -296,12 +296,16 @@ def test_a_policy_adapts_by_hand_to_the_posterior_of_its_episodes() -> None:
     shown = torch.zeros(1, 2)
     wanted = policy.with_belief(torch.ones(3)).get_action(shown, {}, None, True).action
     with torch.no_grad():
-        for parameter in algorithm.actor.inner.parameters():  # which goes on learning meanwhile
+        believed = algorithm.adapt_policy(policy, rollouts).belief
+        for parameter in algorithm.actor.parameters():  # which goes on learning meanwhile
             parameter.add_(0.1)
-    got = algorithm.adapt_policy(policy, rollouts).with_belief(torch.ones(3))
-    assert torch.equal(got.get_action(shown, {}, None, True).action, wanted)
+    got = algorithm.adapt_policy(policy, rollouts)
+    assert torch.equal(got.belief, believed)
+    again = got.with_belief(torch.ones(3)).get_action(shown, {}, None, True)
+    assert torch.equal(again.action, wanted)
     adapted = algorithm.adapt_policy(algorithm.get_exploration_policy(), rollouts)
-    exploring = algorithm.adapt_policy(policy, rollouts, torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    exploring = algorithm.adapt_policy(algorithm.get_exploration_policy(), rollouts, generator)
     beliefs = algorithm.unadapted(1)
     for rollout in rollouts:
         beliefs = algorithm.adapt_to(beliefs, rollout)

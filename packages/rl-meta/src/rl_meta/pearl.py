@@ -484,19 +484,9 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         output = self.actor.act(observation, policies["mean"].repeat_interleave(rows, 0), noise)
         return output.action, output.env_action
 
-    @torch.no_grad()
     def adapt_to(self, policies: Parameters, rollout: Rollout) -> Parameters:
         """Add a rollout to the contexts of its M tasks, and infer the latents from all of them."""
-        num_tasks = len(policies["mean"])
-        assert isinstance(rollout.observation, Tensor)
-        context = self.actor.context(
-            rollout.observation, rollout.action, rollout.reward, next_observations(rollout)
-        )
-        added = group_by_task(context, num_tasks), group_by_task(rollout.valid, num_tasks)
-        context = torch.cat([policies["context"], added[0]], 1)
-        mask = torch.cat([policies["mask"], added[1].float()], 1)
-        mean, std = self.actor.encoder(context, mask)
-        return {"mean": mean, "std": std, "context": context, "mask": mask}
+        return _with_rollout(self.actor, policies, rollout)
 
     def get_exploration_policy(
         self, generator: torch.Generator | None = None
@@ -519,7 +509,8 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
         """Adapt a policy to one task.
 
         Args:
-            exploration_policy: from `get_exploration_policy`; it stays as it is.
+            exploration_policy: from `get_exploration_policy`, whose encoder infers the latent; it
+                stays as it is.
             rollouts: `(T, B, ...)` of that task.
             generator: draws a latent from the posterior, with which to explore further; None takes
                 the posterior's mean, with which to act as well as it can.
@@ -535,7 +526,7 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
             raise ConfigError("got no transitions to adapt to; collect exploration episodes first")
         policies = self.unadapted(1)
         for rollout in rollouts:
-            policies = self.adapt_to(policies, rollout)
+            policies = _with_rollout(exploration_policy, policies, rollout)
         if generator is not None:
             policies = self.explorers(policies, 1, generator)
         return exploration_policy.with_belief(policies["mean"][0])
@@ -568,6 +559,23 @@ class PEARL(Algorithm[PEARLConfig, ReplayBatch]):
 
 
 _REGULARIZERS = ("policy_mean_coef", "policy_std_coef", "policy_pre_activation_coef")
+
+
+@torch.no_grad()
+def _with_rollout(
+    actor: ContextConditionedActor, policies: Parameters, rollout: Rollout
+) -> Parameters:
+    """Add a rollout to contexts, and infer the latents by an actor's encoder."""
+    num_tasks = len(policies["mean"])
+    assert isinstance(rollout.observation, Tensor)
+    context = actor.context(
+        rollout.observation, rollout.action, rollout.reward, next_observations(rollout)
+    )
+    added = group_by_task(context, num_tasks), group_by_task(rollout.valid, num_tasks)
+    context = torch.cat([policies["context"], added[0]], 1)
+    mask = torch.cat([policies["mask"], added[1].float()], 1)
+    mean, std = actor.encoder(context, mask)
+    return {"mean": mean, "std": std, "context": context, "mask": mask}
 
 
 class _GaussianRegularizer(PolicyLossAddOn):
