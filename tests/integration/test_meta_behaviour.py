@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from rl_algos_onpolicy import OnPolicyActor, OnPolicyActorConfig
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.env import EnvStep, as_numpy
 from rl_core.errors import ConfigError, NonFiniteError
-from rl_core.gradients.trust_region import ConstrainedStep, constrained_step
+from rl_core.gradients.trust_region import constrained_step
 from rl_core.types import ArrayLike
 from rl_envs.tasks import PointNavigation
 from rl_meta import (
@@ -198,19 +199,15 @@ def test_the_divergence_is_from_the_policies_that_collected_to_those_adapted_now
     assert divergence == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_options_of_the_constrained_step_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def step(*arguments: Any, **options: Any) -> ConstrainedStep:
-        given.update(options, max_kl=arguments[2])
-        return constrained_step(*arguments, **options)
-
-    monkeypatch.setattr("rl_meta.maml_trpo.constrained_step", step)
+def test_the_options_of_the_constrained_step_reach_it() -> None:
     chosen = {"cg_steps": 3, "cg_damping": 0.2, "num_backtracks": 4, "max_kl": 0.25}
     algorithm = _door_opener(MAMLTRPO, **chosen)
-    algorithm.meta_step(_meta_batch(algorithm, _opened_doors())[1])
-    names = ("num_cg_steps", "damping", "num_backtracks", "max_kl")
-    assert [given[name] for name in names] == [*chosen.values()]
+    batch = _meta_batch(algorithm, _opened_doors())[1]
+    with mock.patch("rl_meta.maml_trpo.constrained_step", wraps=constrained_step) as step:
+        algorithm.meta_step(batch)
+    arguments, options = step.call_args
+    names = ("num_cg_steps", "damping", "num_backtracks")
+    assert [*(options[name] for name in names), arguments[2]] == [*chosen.values()]
     assert algorithm.gradients.count == 1
 
 

@@ -2,6 +2,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from rl_core.algorithm import PolicyLossAddOn, Scheduled
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
 from rl_core.config import Linear
 from rl_core.errors import ConfigError, NonFiniteError
-from rl_core.gradients.trust_region import ConstrainedStep, constrained_step
+from rl_core.gradients.trust_region import constrained_step
 from rl_core.nn.distributions import Distribution
 from rl_core.nn.torso import CoreKind
 from rl_core.spaces import Space
@@ -119,20 +120,17 @@ def test_no_step_leaves_the_trust_region(max_kl: float, space: Space, memory: Co
         assert float(step.loss) < float(step.loss_before)
 
 
-def test_the_options_of_the_step_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, object] = {}
-
-    def step(*arguments: Any, **options: Any) -> ConstrainedStep:
-        given.update(options, max_kl=arguments[2])
-        return constrained_step(*arguments, **options)
-
-    monkeypatch.setattr("rl_algos_onpolicy.trpo.constrained_step", step)
+def test_the_options_of_the_step_reach_it() -> None:
     algorithm = _trpo(
         TRPOConfig(max_kl=0.25, cg_steps=3, cg_damping=0.2, num_backtracks=4, backtrack_ratio=0.5)
     )
-    algorithm.policy_step(make_batch(algorithm, _rollout(algorithm)))
-    names = ("max_kl", "num_cg_steps", "damping", "num_backtracks", "backtrack_ratio")
-    assert [given[name] for name in names] == [0.25, 3, 0.2, 4, 0.5]
+    batch = make_batch(algorithm, _rollout(algorithm))
+    with mock.patch("rl_algos_onpolicy.trpo.constrained_step", wraps=constrained_step) as step:
+        algorithm.policy_step(batch)
+    arguments, options = step.call_args
+    assert arguments[2] == 0.25
+    names = ("num_cg_steps", "damping", "num_backtracks", "backtrack_ratio")
+    assert [options[name] for name in names] == [3, 0.2, 4, 0.5]
 
 
 def test_a_frozen_part_of_the_policy_stays() -> None:

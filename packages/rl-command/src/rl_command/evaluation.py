@@ -117,12 +117,11 @@ def _over_runs(
         if not arguments.json:
             print(f"{stage}: " if stage else "", described_over_runs(result), sep="")
         table = result.as_dict()
-        found[stage] = {"num_runs": len(each)}
-        found[stage] |= {name: table[name] for name in ("mean", "std", "iqm", "ci95")}
-    facts = found.pop("")
-    facts |= {"num_episodes": sum(result.num_episodes for result in results)}
-    facts |= {"runs": cast("Json", tables)}
-    return facts | ({"stages": cast("Json", found)} if found else {})
+        names = ("mean", "std", "iqm", "ci95")
+        found[stage] = {"num_runs": len(each), **{name: table[name] for name in names}}
+    episodes = sum(result.num_episodes for result in results)
+    facts = {**found.pop(""), "num_episodes": episodes, "runs": cast("Json", tables)}
+    return {**facts, "stages": cast("Json", found)} if found else facts
 
 
 def described_over_runs(result: EvaluationResult) -> str:
