@@ -133,6 +133,17 @@ def test_a_list_of_other_things_is_refused() -> None:
         StateReader({"recent": [1.0, "two"]}, "part").numbers("recent")
 
 
+def test_parts_in_a_list_are_read_and_named_by_their_place() -> None:
+    saved = StateReader({"steps": [{"a": 1}, {"a": "x"}], "mixed": [{}, 1], "text": ""}, "part")
+    first, second = saved.readers("steps")
+    assert first.integer("a") == 1
+    with pytest.raises(CheckpointError, match="part/steps/1: 'a' should be a whole number"):
+        second.integer("a")
+    for key in ("mixed", "text"):
+        with pytest.raises(CheckpointError, match=f"'{key}' should be a list of mappings"):
+            saved.readers(key)
+
+
 class _Inner(StateFields):
     state_fields = ("hits",)
 
@@ -208,6 +219,7 @@ def test_arrays_and_containers_are_overwritten_in_place() -> None:
     held = [part.weights, part._sums, part._recent, part.history, part.totals]
     part.load_state_dict(used.state_dict())
     assert (part._recent, part.history, part.totals) == (used._recent, used.history, used.totals)
+    assert [type(number) for number in part.totals.values()] == [int]  # as it was saved
     assert part.weights.tolist() == used.weights.tolist() != [0.0, 0.0]
     assert all(
         value is before
@@ -257,6 +269,7 @@ def test_saved_arrays_and_containers_share_no_memory() -> None:
         ("best", [1.0], "'best' should be a number, a string, true, false or None"),
         ("weights", [0.0, 0.0], "'weights' should be a tensor"),
         ("weights", torch.zeros(3), "'weights' should have shape (2,)"),
+        ("weights", torch.zeros(1, 2), "'weights' should have shape (2,)"),
         ("sums", torch.zeros(2, 3), "'sums' should have shape (2, 3) and dtype torch.float64"),
         ("flags", torch.zeros(2), "dtype torch.bool"),
         ("generator", 1, "'generator' should be a tensor"),
