@@ -10,11 +10,14 @@ from rl_core.spaces import (
     HybridSpace,
     Space,
     action_problem,
+    brightest,
     check_same_space,
     event_shape,
     flatten_observation,
+    is_bounded,
     is_image,
     leaf_spaces,
+    made_up_observation,
     random_env_actions,
     tensor_dtype,
     text_paths,
@@ -78,6 +81,8 @@ def test_observations_flatten_like_their_space() -> None:
     assert isinstance(flat, dict)
     assert list(flat) == ["zeta", "camera/left", "pair/0", "pair/1"]
     assert flat["pair/0"] is value["pair"][0]  # type: ignore[index]  # a tuple
+    as_list = flatten_observation(NESTED, {**value, "pair": list(value["pair"])})
+    assert list(cast("dict[str, object]", as_list)) == list(flat)
 
 
 def test_the_observation_of_a_leaf_is_passed_on_untouched() -> None:
@@ -89,6 +94,7 @@ def test_the_observation_of_a_leaf_is_passed_on_untouched() -> None:
     ("value", "message"),
     [
         ({"zeta": 0, "camera": {"left": 0}}, "keys"),
+        ({"zeta": 0, "camera": {"left": 0, "right": 0}, "pair": (1, 2)}, "at 'camera'.*keys"),
         ({"zeta": 0, "camera": {"left": 0}, "pair": (1, 2, 3)}, "at 'pair' is tuple"),
         ({"zeta": 0, "camera": np.zeros(3), "pair": (1, 2)}, "at 'camera' is ndarray"),
     ],
@@ -105,6 +111,7 @@ def test_observations_of_another_nesting_are_refused(value: object, message: str
         (spaces.Box(0, 1, (2, 2), np.float16), torch.float32, (2, 2)),
         (spaces.Box(0, 255, (4, 4), np.uint8), torch.uint8, (4, 4)),
         (spaces.Box(0, 9, (1,), np.uint16), torch.int32, (1,)),
+        (spaces.Box(0, 9, (1,), np.uint32), torch.int64, (1,)),
         (spaces.Box(0, 1, (1,), np.int16), torch.int16, (1,)),
         (spaces.Discrete(3), torch.int64, ()),
         (spaces.MultiDiscrete([2, 3], dtype=np.int32), torch.int64, (2,)),
@@ -183,6 +190,7 @@ def test_only_leaves_have_a_dtype_and_a_shape() -> None:
         (spaces.Box(0, 255, (64, 64, 1), np.float32), True),
         (spaces.Box(-1, 1, (3, 64, 64), np.float32), False),
         (spaces.Box(0, 1, (64, 3, 64), np.float32), False),
+        (spaces.Box(0, 1, (8, 8, 8), np.float32), False),
         (spaces.Box(0, 255, (84, 84), np.uint8), False),
         (spaces.Box(0, 255, (3, 64, 64), np.int32), False),
         (spaces.MultiBinary([3, 64, 64]), False),
@@ -190,6 +198,39 @@ def test_only_leaves_have_a_dtype_and_a_shape() -> None:
 )
 def test_images_are_told_from_other_arrays(space: Space, expected: bool) -> None:
     assert is_image(space) is expected
+
+
+def test_pixels_are_divided_by_their_greatest_bound_unless_that_is_zero() -> None:
+    high = np.full((1, 1, 2), 255, np.uint8)
+    high[0, 0, 0] = 100
+    assert brightest(spaces.Box(np.zeros_like(high), high, dtype=np.uint8)) == 255.0
+    assert brightest(spaces.Box(0, 0, (1, 1, 2), np.uint8)) == 1.0
+
+
+def test_a_number_is_bounded_from_both_sides() -> None:
+    low = np.array([-1.0, -np.inf, 0.0, -1e30], np.float32)
+    high = np.array([1.0, 1.0, np.inf, 1e30], np.float32)
+    assert is_bounded(spaces.Box(low, high)).tolist() == [True, False, False, False]
+
+
+def test_a_made_up_observation_is_one_that_may_occur() -> None:
+    space = spaces.Dict(
+        {
+            "bounded": spaces.Box(np.array([-3, 5, -9]), np.array([3, 9, -2]), dtype=np.float32),
+            "categories": spaces.MultiDiscrete([2, 3], start=[4, -1]),
+            "category": spaces.Discrete(3, start=7),
+            "flags": spaces.MultiBinary(2),
+        }
+    )
+    made = made_up_observation(space, torch.device("cpu"))
+    assert not isinstance(made, torch.Tensor)
+    assert {key: value.tolist() for key, value in made.items()} == {
+        "bounded": [[1.0, 5.0, -2.0]],
+        "categories": [[4, -1]],
+        "category": [7],
+        "flags": [[1, 1]],
+    }
+    assert made["category"].dtype == torch.int64
 
 
 def test_another_space_than_the_expected_one_is_refused() -> None:

@@ -204,8 +204,13 @@ def test_actions_beside_the_bounds_are_found() -> None:
     problem = action_problem(box, np.array([[2.0, 1.0], [2.1, 1.0]]), 2, "step")
     assert problem is not None
     assert problem.startswith("the action of step 1 is [2.1 1. ]; expected one of Box")
+    assert action_problem(box, np.array([[2.0, -0.1]]), 1, "step") is not None
+    wide = spaces.Box(-1e3, 1e3, (1,), np.float64)
+    assert action_problem(wide, np.array([[1000.1]]), 1, "step") is None
+    assert action_problem(wide, np.array([[1000.3]]), 1, "step") is not None
     assert action_problem(spaces.MultiDiscrete([3, 2]), np.array([[2, 2]]), 1, "step") is not None
     assert action_problem(spaces.MultiBinary(2), np.array([[1, 0]]), 1, "step") is None
+    assert action_problem(spaces.MultiBinary(2), np.array([[1, 2]]), 1, "step") is not None
 
 
 class Scaled(ToyActor):

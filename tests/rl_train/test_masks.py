@@ -84,11 +84,24 @@ def test_random_actions_are_uniform_over_what_is_allowed() -> None:
     shares = torch.bincount(drawn - 10, minlength=4) / 30_000
     torch.testing.assert_close(shares, torch.tensor([1.0, 0.0, 1.0, 1.0]) / 3, atol=0.01, rtol=0.0)
     several = torch.tensor([True, False, False, True, True]).expand(30_000, 5)
-    pairs = random_env_actions(spaces.MultiDiscrete([2, 3]), 30_000, generator, cpu, several)
-    assert not pairs[:, 0].any()
+    two = spaces.MultiDiscrete([2, 3], start=[4, -1])
+    pairs = random_env_actions(two, 30_000, generator, cpu, several)
+    assert pairs[:, 0].unique().tolist() == [4]
     torch.testing.assert_close(
-        torch.bincount(pairs[:, 1], minlength=3) / 30_000,
+        torch.bincount(pairs[:, 1] + 1, minlength=3) / 30_000,
         torch.tensor([0.0, 0.5, 0.5]),
         atol=0.01,
         rtol=0.0,
     )
+
+
+def test_random_actions_have_the_axes_of_their_space() -> None:
+    generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+    grid = spaces.MultiDiscrete([[2, 1], [1, 3]])
+    only = torch.tensor([[False, True, True, True, False, False, True]])
+    for mask, expected in ((only, [[[1, 0], [0, 2]]]), (None, None)):
+        drawn = random_env_actions(grid, 1, generator, cpu, mask)
+        assert drawn.shape == (1, 2, 2)
+        assert expected is None or drawn.tolist() == expected
+    flags = random_env_actions(spaces.MultiBinary(2), 10_000, generator, cpu)
+    assert flags.float().mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
