@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import itertools
@@ -27,7 +28,7 @@ from safetensors.torch import load_file, save_file
 import rl_core
 import rl_train
 from rl_core.config import ComponentSpec, Recipe
-from rl_core.errors import CheckpointError
+from rl_core.errors import CheckpointError, ConfigError
 from rl_core.types import Json, StateDict
 from rl_testing.stateful import check_same_state
 from rl_train.checkpoint import (
@@ -347,6 +348,15 @@ def test_endless_and_deep_states_are_refused(tmp_path: Path) -> None:
         save(tmp_path, 1, endless)
     with pytest.raises(CheckpointError, match="metadata holds a tensor"):
         save_checkpoint(tmp_path, 1, {}, recipe=None, metadata={"a": torch.ones(1)})  # type: ignore[dict-item]  # the mistake
+
+
+def test_a_recipe_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None:
+    long = dataclasses.replace(
+        RECIPE, env=ComponentSpec("env", "Maze", {"walls": list(range(200_000))})
+    )
+    with pytest.raises(ConfigError, match=r"the recipe would have \d+ bytes; expected at most"):
+        save_checkpoint(tmp_path / "checkpoints", 1, {}, recipe=long)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("step", [-1, True, 10**18])

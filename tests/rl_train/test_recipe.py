@@ -96,6 +96,16 @@ def test_a_file_comes_back_equal(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["recipe.toml"]
 
 
+@pytest.mark.parametrize("name", ["recipe.toml", "recipe.json"])
+def test_a_recipe_that_could_not_be_read_back_is_not_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    save_recipe(make_recipe(long="x" * (2**20 - 2_000)), path)
+    assert load_recipe(path).algorithm.kwargs["long"] == "x" * (2**20 - 2_000)
+    with pytest.raises(ConfigError, match=r"the recipe would have \d+ bytes; expected at most"):
+        save_recipe(make_recipe(long="ü" * (2**19)), path)
+    assert load_recipe(path).algorithm.kwargs["long"] == "x" * (2**20 - 2_000)
+
+
 def random_value(rng: random.Random, depth: int) -> Json:
     kinds = 7 if depth < 5 else 5
     kind = rng.randrange(kinds)

@@ -43,11 +43,11 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
         path: file; JSON is written if its name ends in ``.json``, else TOML.
 
     Raises:
-        ConfigError: when writing fails.
+        ConfigError: when it is too large to be read back, or writing fails.
     """
     path = Path(path)
     text = (
-        json.dumps(recipe.to_tables(), indent=2) + "\n"
+        _readable(json.dumps(recipe.to_tables(), indent=2) + "\n")
         if syntax_of(path) == "JSON"
         else to_toml(recipe)
     )
@@ -61,8 +61,12 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Return a recipe as TOML text, which `from_toml` reads back exactly."""
-    return _SHORT_ARRAY.sub(_on_one_line, tomli_w.dumps(recipe.to_tables()))
+    """Return a recipe as TOML text, which `from_toml` reads back exactly.
+
+    Raises:
+        ConfigError: when it is too large for that.
+    """
+    return _readable(_SHORT_ARRAY.sub(_on_one_line, tomli_w.dumps(recipe.to_tables())))
 
 
 def from_toml(text: str, source: str = "the recipe") -> Recipe:
@@ -161,6 +165,17 @@ def parse_json(text: str) -> Json:
     """
     value: Json = json.loads(text, object_pairs_hook=_json_table)
     return value
+
+
+def _readable(text: str) -> str:
+    """Return the text of a recipe, unless it is too large to be read back."""
+    size = len(text.encode())
+    if size > _MAX_BYTES:
+        raise ConfigError(
+            f"the recipe would have {size} bytes; expected at most {_MAX_BYTES}: let the part with "
+            "such long options read them from a file"
+        )
+    return text
 
 
 def _json_table(pairs: list[tuple[str, Json]]) -> Json:

@@ -108,6 +108,7 @@ def save_checkpoint(
         CheckpointError: when it exists already and is not to be replaced, the state holds
             something that cannot be stored, or the disk refuses; earlier checkpoints are untouched
             and no part of the failed one stays behind.
+        ConfigError: when the recipe is too large to be read back.
     """
     if isinstance(step, bool) or not 0 <= step < 10**18:
         raise CheckpointError(f"got step {step}; expected an integer from 0 to 10**18 - 1")
