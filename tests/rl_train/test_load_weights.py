@@ -136,6 +136,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
         ({"polcy": "nowhere"}, ConfigError, "no part 'polcy'; did you mean 'policy'"),
         ({}, ConfigError, "names no part"),
         ({"policy": "a", "policy.linear": "b"}, ConfigError, "is a part of 'policy'"),
+        ({"policy": "a", "": "b"}, ConfigError, "'policy' is a part of ''"),
         (3, TypeError, "PathLike object"),
         ({"policy": 3}, TypeError, "PathLike object"),
     ],

@@ -65,7 +65,8 @@ def _check_parts(actor: nn.Module, parts: Mapping[str, str | Path]) -> None:
                 f"restart_model: {type(actor).__name__} has no part '{part}'"
                 f"{nearest(part, children)}"
             )
-        inside = [other for other in parts if other.startswith(f"{part}.")]
+        prefix = f"{part}." if part else ""
+        inside = [other for other in parts if other != part and other.startswith(prefix)]
         if inside:
             raise ConfigError(
                 f"restart_model: '{inside[0]}' is a part of '{part}'; leave one of them out"
