@@ -4,7 +4,6 @@ All writes of checkpoints and recipes pass through these few functions: a file i
 disk before its name is relied on, and a name is relied on only after its directory was flushed.
 """
 
-import errno
 import hashlib
 import os
 import re
@@ -39,7 +38,7 @@ def make_directory(directory: Path) -> None:
     """Create a directory and its missing parents, each entered durably into its own parent.
 
     Raises:
-        OSError: when the disk refuses, or a file has that name.
+        OSError: when the disk refuses. A file of that name is noticed by what is written below it.
     """
     missing = []
     current = directory
@@ -49,8 +48,6 @@ def make_directory(directory: Path) -> None:
     for created in reversed(missing):
         created.mkdir(exist_ok=True)
         sync_directory(created.parent)
-    if not directory.is_dir():
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
 
 
 def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:

@@ -327,7 +327,6 @@ def set_aside_checkpoint(path: Path) -> Path:
     aside = _name_beside(path, "damaged")
     try:
         os.rename(path, aside)
-        sync_directory(path.parent)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be moved aside: {error.strerror}; move it away by hand"
