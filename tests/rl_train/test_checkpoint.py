@@ -264,6 +264,13 @@ def test_the_tensor_file_is_plain_safetensors(tmp_path: Path) -> None:
     )
 
 
+def test_tensors_begin_where_their_numbers_may(tmp_path: Path) -> None:
+    for length in range(1, 9):  # of the name, which changes where the header ends
+        state = {"x" * length: torch.ones(3, dtype=torch.float64), "flag": torch.tensor(True)}
+        read = read_safetensors(save(tmp_path, length, state) / "tensors.safetensors")
+        assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in read.values())
+
+
 # The digest of a state
 
 
@@ -339,6 +346,15 @@ def test_what_cannot_be_stored_is_named_and_nothing_is_written(
     for word in words:
         assert word in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("empty", [[], {}])
+def test_lists_and_mappings_count_as_values_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: object
+) -> None:
+    monkeypatch.setattr(_manifest, "_MAX_JSON_NODES", 12)
+    with pytest.raises(CheckpointError, match=r"state\.json would have .* keep long lists"):
+        save(tmp_path, 1, {"a": [empty] * 8})
 
 
 def test_endless_and_deep_states_are_refused(tmp_path: Path) -> None:
@@ -419,12 +435,23 @@ def test_files_that_are_missing_or_no_files_are_named(tmp_path: Path, name: str)
     refused(path, name, "is not a regular file")
 
 
+def test_a_run_is_read_from_its_folder_from_best_or_from_one_checkpoint(tmp_path: Path) -> None:
+    paths = [save(tmp_path / "checkpoints", step) for step in (1, 2)]
+    best = save(tmp_path / "best", 1)
+    assert read_run(tmp_path).path == paths[1]
+    assert read_run(str(tmp_path / "best")).path == best
+    assert read_run(paths[0]).path == paths[0]
+
+
 def test_what_is_no_run_is_refused_with_the_runs_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "group" / "seed-2" / "checkpoints").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"one of the runs in it, such as .*group/seed-2$"):
         read_run(tmp_path / "group")
+    (tmp_path / "notes").touch()
+    with pytest.raises(CheckpointError, match=r"notes is not a run: it is not a directory$"):
+        read_run(tmp_path / "notes")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=f"it is not a directory in {tmp_path}$"):
         read_run("elsewhere")
@@ -491,6 +518,10 @@ def test_forged_manifests_are_refused(tmp_path: Path, changes: dict[str, Json]) 
         b'{"manifest": ' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"}",
         b"[" + b"[]," * 1_000_000 + b"[]]",
         b'{"format": 1, "state": {"weights": {"$tensor": "/weights"}, "a": NaN}}',
+        b'{"format": 1, "state": {"weights": {"$tensor": "/weights"}, "a": '
+        + b"[" * 200
+        + b"]" * 200
+        + b"}}",
         b'{"format": 1, "state": {"weights": {"$tensor": "/weights"}, "a": ['
         + b"0," * 2_100_000
         + b"0]}}",
@@ -659,7 +690,7 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.mkdir()
     (target / "file").touch()
-    for name in (".tmp-mine", ".tmp-" + "g" * 32, "tmp-" + "0" * 32):
+    for name in (".tmp-mine", ".tmp-" + "g" * 32, "tmp-" + "0" * 32, ".tmp-" + "0" * 33):
         (tmp_path / name).mkdir()
     (tmp_path / (".tmp-" + "0" * 32)).mkdir()
     (tmp_path / (".tmp-" + "0" * 32) / "file").touch()
@@ -668,7 +699,7 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
     clean_temporary(tmp_path)
     assert not any((tmp_path / (".tmp-" + digit * 32)).exists() for digit in "012")
     assert (target / "file").exists()
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 6
     clean_temporary(tmp_path / "absent")
 
 
@@ -922,6 +953,36 @@ def test_a_first_save_into_a_new_folder_is_durable(tmp_path: Path) -> None:
         save(tmp_path / "run" / "checkpoints", 1)
     disk.lose_power(keep_renames=False)
     assert latest(tmp_path / "run" / "checkpoints").step == 1
+
+
+def test_files_are_whole_when_they_are_flushed_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: dict[int, int] = {}
+
+    def note(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        flushed[status.st_ino] = status.st_size
+
+    monkeypatch.setattr(os, "fsync", note)
+    for file in save(tmp_path, 1).iterdir():
+        status = file.stat()
+        assert flushed[status.st_ino] == status.st_size > 0
+
+
+def test_a_replaced_file_is_durable(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_bytes(b"old")
+    with failing_disk(tmp_path) as disk:
+        _durable.replace_file(file, b"new")
+    disk.lose_power(keep_renames=False)
+    assert file.read_bytes() == b"new"
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(CheckpointError, match="step-1 could not be written: Not a directory"):
+        save(tmp_path / "checkpoints", 1)
 
 
 def test_pruning_interrupted_anywhere_keeps_what_it_must(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rl_core.errors import CheckpointError, ConfigError
 from rl_testing.toy import ToyActor, ToyActorCritic
@@ -115,6 +116,27 @@ def test_a_part_of_another_run_need_not_fit_elsewhere(tmp_path: Path) -> None:
     _save(old, tmp_path)
     load_weights(new, {"policy": tmp_path})
     assert _same(new, old, "policy")
+
+
+def _critics(weight: float) -> nn.ModuleDict:
+    layers = {name: nn.Linear(1, 1, bias=False) for name in ("critic", "critics")}
+    for layer in layers.values():
+        nn.init.constant_(layer.weight, weight)
+    return nn.ModuleDict(layers)
+
+
+def test_a_part_whose_name_goes_on_is_another_one(tmp_path: Path) -> None:
+    for weight in (1.0, 2.0):
+        modules = {f"actor.{name}": t for name, t in _critics(weight).state_dict().items()}
+        save_checkpoint(tmp_path / f"{weight}", 1, {"algorithm": {"modules": modules}})
+    one, two = tmp_path / "1.0", tmp_path / "2.0"
+    for source, expected in (
+        ({"critic": one}, [1.0, 0.0]),
+        ({"critics": two, "critic": one}, [1.0, 2.0]),
+    ):
+        critics = _critics(0.0)
+        load_weights(critics, source)
+        assert [tensor.item() for tensor in critics.state_dict().values()] == expected
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
