@@ -65,7 +65,6 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_ours = False
-        self._was_empty = False  # before the first session
         self._resumed_from: Checkpoint | None = None
         self._newest: Path | None = None  # the checkpoint that was written or resumed from last
         self._digest = ""  # of the state in it
@@ -115,7 +114,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Make the directory as empty as it was before `open`: no session could begin."""
         self.close()
-        if self._is_ours and self._was_empty and self._newest is None:
+        if self._is_ours and self._newest is None:
             for entry in self.path.iterdir():
                 remove_tree(entry)
             self._is_ours = False
@@ -292,8 +291,7 @@ class RunDirectory:
     def _check_ours(self) -> None:
         if self._is_ours:
             return
-        self._was_empty = all(entry.name == _LOCK for entry in self.path.iterdir())
-        if not self._was_empty:
+        if any(entry.name != _LOCK for entry in self.path.iterdir()):
             raise ConfigError(
                 f"run directory {self.path} is not empty; choose another, or continue its run: "
                 "rl_train.load(run_dir).train(total_steps=..., run_dir=run_dir)"
