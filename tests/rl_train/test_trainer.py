@@ -1,4 +1,5 @@
 import functools
+import itertools
 import json
 import math
 import os
@@ -457,6 +458,27 @@ def test_any_callback_ends_the_run_after_an_update() -> None:
     assert first.turns[-3:] == ["update 2", "log 16", "end"]
 
 
+def test_callbacks_are_told_in_their_order_and_nothing_after_the_end() -> None:
+    told: list[str] = []
+
+    class Telling(Callback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_epoch_end(self, trainer: Trainer, epoch: int) -> None:
+            told.append(f"epoch {self.name}")
+
+        def on_training_end(self, trainer: Trainer) -> None:
+            told.append(f"end {self.name}")
+
+    trainer = _trainer(callbacks=(Telling("a"), Telling("b")))
+    trainer.train(total_updates=1)
+    assert told == ["epoch a", "epoch b", "end a", "end b"]
+    trainer.collector.collect(ROWS, trainer.storage)
+    trainer.algorithm.update(trainer.storage)
+    assert told[4:] == []
+
+
 def test_any_callback_ends_the_run_after_an_evaluation() -> None:
     diary = Diary(stop_at_evaluation=True)
     result = _trainer(
@@ -635,14 +657,16 @@ def test_a_damaged_best_state_costs_no_run(tmp_path: Path) -> None:
     damaged = bytearray((best / "tensors.safetensors").read_bytes())
     damaged[-1] ^= 1
     (best / "tensors.safetensors").write_bytes(damaged)
-    (tmp_path / "run" / "best" / LEFT_OVER).mkdir()
+    (tmp_path / "run" / "nonfinite").mkdir()
+    for folder in ("best", "checkpoints", "nonfinite", "."):
+        (tmp_path / "run" / folder / LEFT_OVER).mkdir()
     again = _trainer(tmp_path / "run", **options)
     again.resume()
     with pytest.warns(UserWarning, match="the next evaluation counts as the best"):
         again.train(total_updates=2)
     (best,) = list_checkpoints(tmp_path / "run" / "best")
     assert load_checkpoint(best).step == again.total_steps
-    assert not (tmp_path / "run" / "best" / LEFT_OVER).exists()
+    assert not list((tmp_path / "run").rglob(LEFT_OVER))
 
 
 def test_the_last_evaluation_may_have_more_episodes() -> None:
@@ -714,6 +738,16 @@ def test_the_scale_of_rewards_follows_the_discount() -> None:
     algorithm = ToyConfig(gamma=Linear(0.5, 1.0))
     _trainer(config=config, algorithm=algorithm, callbacks=(discounts,)).train(total_updates=4)
     assert discounts.seen == [0.5, 0.625, 0.75, 0.25]
+
+
+def test_speed_is_that_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = Recorder()
+    trainer = _trainer(config=TrainerConfig(log_every=1), loggers=(logger,))
+    monkeypatch.setattr("rl_train.trainer.loop.time.perf_counter", itertools.count().__next__)
+    for updates in (2, 3):  # the second session collects as much as the first rollout
+        trainer.train(total_updates=updates)
+    first, _, again = (line["steps_per_second"] for _, line in logger.lines)
+    assert again == first > 0.0
 
 
 def test_lines_are_spaced_by_environment_steps() -> None:
@@ -920,6 +954,17 @@ def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
         assert _trainer(tmp_path, callbacks=(Block(),)).train(total_updates=1).total_updates == 1
 
 
+def test_nothing_is_saved_of_what_failed_before_its_first_step(tmp_path: Path) -> None:
+    class Failing(Callback):
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        _trainer(tmp_path, callbacks=(Failing(),)).train(total_updates=1)
+    assert not list_checkpoints(tmp_path / "checkpoints")
+    assert not getattr(caught.value, "__notes__", [])
+
+
 def test_what_fails_at_the_end_loses_nothing(tmp_path: Path) -> None:
     class Failing(Callback):
         def on_training_end(self, trainer: Trainer) -> None:
@@ -950,9 +995,14 @@ def test_a_session_that_could_not_begin_leaves_an_empty_directory(
 
     with monkeypatch.context() as patch:
         patch.setattr("rl_train.trainer.trainer.open_loggers", fail)
+        trainer = _trainer(tmp_path)
         with pytest.raises(MissingExtraError):
-            _trainer(tmp_path).train(total_updates=1)
+            trainer.train(total_updates=1)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "another's").touch()
+    with pytest.raises(ConfigError, match="is not empty"):
+        trainer.train(total_updates=1)
+    (tmp_path / "another's").unlink()
     assert _trainer(tmp_path).train(total_updates=1).total_updates == 1
     with monkeypatch.context() as patch:
         patch.setattr("rl_train.trainer.trainer.open_loggers", fail)
@@ -1069,6 +1119,38 @@ def test_a_step_is_saved_once(tmp_path: Path) -> None:
     written = (path / "manifest.json").stat().st_mtime_ns
     assert trainer.save_checkpoint() == path
     assert (path / "manifest.json").stat().st_mtime_ns == written
+    shutil.rmtree(path)  # by hand
+    assert load_checkpoint(trainer.save_checkpoint()).step == ROWS
+
+
+def test_a_checkpoint_of_an_earlier_state_stays(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, config=TrainerConfig(keep_checkpoints=1))
+    trainer.train(total_updates=1)
+    earlier = cast("StateDict", copy_state(trainer.state_dict()))
+    trainer.train(total_updates=2)
+    trainer.load_state_dict(earlier)
+    assert load_checkpoint(trainer.save_checkpoint()).step == ROWS
+
+
+def test_a_better_state_of_the_same_step_takes_the_place_of_the_best(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path)
+    trainer.train(total_updates=1)
+    assert trainer.directory is not None
+    for score, expected in ((1.0, 1.0), (2.0, 2.0), (1.5, 2.0), (2.0, 2.0)):
+        trainer.directory.save_best(ROWS, {"score": score}, score, recipe=trainer.recipe)
+        (best,) = list_checkpoints(tmp_path / "best")
+        assert load_checkpoint(best).state == {"score": expected}
+
+
+def test_the_folder_of_a_checkpoint_is_no_run_directory(tmp_path: Path) -> None:
+    _trainer(tmp_path).train(total_updates=1)
+    for folder in (tmp_path / "checkpoints", tmp_path / "checkpoints" / "step-8"):
+        before = _plain_names(folder)
+        trainer = _trainer(folder)
+        trainer.resume()
+        with pytest.raises(ConfigError, match="is not empty"):
+            trainer.train(total_updates=2)
+        assert _plain_names(folder) == before
 
 
 def test_a_resumed_run_begins_where_the_saved_one_ended(tmp_path: Path) -> None:
