@@ -172,7 +172,8 @@ class Loop:
     def _train(self) -> None:
         """Repeat the iteration; if it fails, save what was reached before."""
         try:
-            self._warm_up()
+            warm_up_steps = self._algorithm.add_ons.warm_up_steps  # before a run's first step
+            self._trainer.collector.warm_up(warm_up_steps, self.is_stopping)
             while not (self._budget.is_over(self._trainer) or self.is_stopping()):
                 self._iterate()
         except StoppedError:
@@ -204,12 +205,6 @@ class Loop:
             self._log(metrics, result)
         if self._checkpoint_interval.is_due(trainer) and self._directory is not None:
             trainer.save_checkpoint()
-
-    def _warm_up(self) -> None:
-        """Let the add-ons see random steps before the first one of a run."""
-        steps = self._algorithm.add_ons.warm_up_steps
-        if steps and self._trainer.total_steps == 0:
-            self._trainer.collector.warm_up(steps, self.is_stopping)
 
     def _wait_for_compiler(self) -> None:
         """Wait for the graphs that the previous iteration asked for."""
