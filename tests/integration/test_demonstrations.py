@@ -76,11 +76,21 @@ def _actor(envs: VecEnv) -> OffPolicyActor:
 
 
 def _trainer(
-    source: str, run_dir: Path | None = None, *, num_envs: int = 1, size: int = 500
+    source: str,
+    run_dir: Path | None = None,
+    *,
+    num_envs: int = 1,
+    size: int = 500,
+    checkpoint_replay: bool = True,
 ) -> Trainer:
     envs = _envs(num_envs)
     algorithm = SAC(_actor(envs), SACConfig(start_steps=20, update_after=50, update_every=10))
-    config = TrainerConfig(demonstrations=source, compile="off", num_threads=1)
+    config = TrainerConfig(
+        demonstrations=source,
+        compile="off",
+        num_threads=1,
+        checkpoint_replay=checkpoint_replay,
+    )
     return Trainer(envs, algorithm, ReplayBuffer(size), config=config, seed=0, run_dir=run_dir)
 
 
@@ -113,6 +123,17 @@ def test_a_resumed_run_is_not_filled_again(minari_id: str, tmp_path: Path) -> No
     assert resumed.state.num_demonstrations == 15
     assert isinstance(resumed.storage, ReplayBuffer)
     assert resumed.storage.num_transitions == 55
+
+
+def test_a_resumed_run_without_its_replay_buffer_is_filled_again(
+    minari_id: str, tmp_path: Path
+) -> None:
+    _trainer(minari_id, tmp_path / "run", checkpoint_replay=False).train(total_steps=20)
+    resumed = _trainer(minari_id, tmp_path / "run", checkpoint_replay=False)
+    resumed.resume()
+    resumed.train(total_steps=30)
+    assert isinstance(resumed.storage, ReplayBuffer)
+    assert resumed.storage.num_transitions == 15 + 10
 
 
 def test_a_data_set_directory_is_a_source_too(minari_id: str, tmp_path: Path) -> None:

@@ -330,6 +330,21 @@ def test_environments_made_for_an_evaluation_outside_of_a_run_are_closed() -> No
     assert given not in closed
 
 
+def test_environments_made_for_evaluations_stay_open_within_a_run() -> None:
+    class Evaluates(Callback):
+        def on_update_end(self, trainer: Trainer) -> None:
+            trainer.evaluate(1)
+
+    made: list[VecEnv] = []
+
+    def make() -> VecEnv:
+        made.append(_identity_envs())
+        return made[-1]
+
+    _trainer(test_envs=make, callbacks=(Evaluates(),)).train(total_updates=3)
+    assert len(made) == 1
+
+
 def test_environments_made_for_an_evaluation_that_cannot_be_are_closed() -> None:
     class Other(gymnasium.Env[Any, Any]):
         observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
@@ -1088,6 +1103,17 @@ def test_checkpoints_keep_their_distance(tmp_path: Path, monkeypatch: pytest.Mon
     assert _plain_names(tmp_path / "b" / "checkpoints") == ["step-160"]
 
 
+def test_checkpoints_keep_their_distance_from_the_last_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_LEAST_INTERVAL", 3 * ROWS)
+    saves = Saves()
+    trainer = _trainer(tmp_path, callbacks=(saves,))
+    trainer.train(total_updates=2)
+    trainer.train(total_updates=10)
+    assert saves.steps == [16, 40, 64]
+
+
 def test_checkpoints_that_hold_a_buffer_are_fewer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1604,6 +1630,7 @@ def test_environments_that_can_be_saved_make_a_resume_exact(
     whole = new()
     whole.train(total_updates=40)
     saved = new(tmp_path)
+    assert saved.resume_grade == "exact"  # before its first step too
     saved.train(total_updates=20)
     resumed = new(tmp_path, seed=2)
     checkpoint = resumed.resume()
@@ -1839,6 +1866,28 @@ def test_an_evaluation_that_is_broken_off_comes_after_the_resume(tmp_path: Path)
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [16, 24, 32]
 
 
+def test_an_evaluation_comes_after_the_resume_where_episodes_are_lost_too(tmp_path: Path) -> None:
+    class Impatient(Callback):
+        def on_tick(self, trainer: Trainer, activity: str) -> None:
+            if activity.startswith("evaluating"):
+                trainer.stop()
+
+    options: dict[str, Any] = {
+        "config": TrainerConfig(test_every=1, num_test_episodes=2),
+        "test_envs": _identity_envs,
+    }
+    stopped = _trainer(tmp_path, callbacks=(Impatient(),), **options)
+    assert stopped.train(total_updates=2).total_updates == 1
+    diary = Diary()
+    resumed = _trainer(tmp_path, callbacks=(diary,), **options)
+    assert resumed.resume().resume_grade == "episode"
+    resumed.train(total_updates=2)
+    assert diary.turns == [
+        *("start 2 updates", "evaluation 2", "log 8"),
+        *("update 2", "evaluation 2", "log 16", "end"),
+    ]
+
+
 def test_a_stopped_session_goes_on_without_a_checkpoint_too() -> None:
     whole, stopped = _stopping_trainer(None, 0), _stopping_trainer(None, 6)
     whole.train(total_updates=4)
@@ -2000,6 +2049,16 @@ def test_ctrl_c_ends_the_run_with_what_was_learned(
     assert resumed.resume().step == result.total_steps
     result = resumed.train(total_updates=5)
     assert (result.stopped, result.total_updates) == (False, 5)
+
+
+@pytest.mark.usefixtures("_usual_interrupts")
+def test_ctrl_c_counts_before_the_run_has_begun() -> None:
+    class Interrupts(Callback):
+        def on_training_start(self, trainer: Trainer, target: int, unit: str) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    result = _trainer(callbacks=(Interrupts(),)).train(total_updates=5)
+    assert (result.stopped, result.total_steps) == (True, 0)
 
 
 @pytest.mark.usefixtures("_usual_interrupts")
