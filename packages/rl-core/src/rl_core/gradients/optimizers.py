@@ -163,7 +163,7 @@ class ParameterUpdate:
         learns = self._hyper[self._groups[group].learning_rate] > 0.0
         tau = torch.where(apply & learns, self._hyper[target.tau], 0.0)
         slow = self._values[target.module]
-        slow.lerp_(self._values[group].narrow(0, start, size), tau.to(slow.dtype))
+        slow.lerp_(self._values[group].narrow(0, start, size), tau)
 
     def _bounded_norm(self, group: ParameterGroup, norms: Mapping[str, Tensor]) -> Tensor:
         """Return the norm that a group's bound is for."""
