@@ -114,6 +114,24 @@ def test_joint_groups_are_clipped_by_their_joint_norm() -> None:
     torch.testing.assert_close(step.vectors["b"].values, torch.tensor([-0.04, -0.08]))
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({"max_grad_norm": "bound"}, [-0.06, -0.08]),
+        ({"max_grad_norm": "long", "joint_norm": True}, [-0.6, -0.8]),
+    ],
+)
+def test_a_joint_norm_is_of_joint_groups_with_the_same_bound(
+    other: dict[str, object], expected: list[float]
+) -> None:
+    # Gradients (3, 4) and (6, 8), whose joint norm would be 11.2.
+    first = _group("a", max_grad_norm="bound", joint_norm=True)
+    step = _pair(first, _group("b", **other), bound=1.0, long=100.0)
+    step.step(torch.tensor([3.0, 4.0]), {})
+    torch.testing.assert_close(step.vectors["a"].values, torch.tensor([-0.06, -0.08]))
+    torch.testing.assert_close(step.vectors["b"].values, torch.tensor(expected))
+
+
 def test_groups_with_bounds_of_their_own_are_clipped_apart() -> None:
     groups = _group("a", max_grad_norm="short"), _group("b", max_grad_norm="long")
     step = _pair(*groups, short=0.5, long=100.0)
@@ -320,6 +338,12 @@ def test_a_target_stays_where_the_step_was_not_finite_or_the_rate_is_zero() -> N
     assert slow.x.item() == before
 
 
+def test_it_learns_if_any_group_does() -> None:
+    for rates, expected in (((0.1, 0.0), True), ((0.0, 0.1), True), ((0.0, 0.0), False)):
+        groups = _group("a", learning_rate="rate"), _group("b", learning_rate="slow")
+        assert _pair(*groups, rate=rates[0], slow=rates[1]).learns is expected
+
+
 def test_a_rate_of_zero_leaves_parameters_and_moments_alone() -> None:
     for name in ("adam", "adamw", "rmsprop", "sgd"):
         a = Numbers(1.0, 2.0)
@@ -398,6 +422,20 @@ def test_a_skip_leaves_one_step_out_and_counts_it() -> None:
     assert step.read_metrics()["gradients/skipped_steps"] == 1.0
     assert step.read_metrics() == {}
     assert step.guard.faulty is None
+    step.step(torch.tensor(7.0), {"n": torch.tensor(0.0)})
+    assert step.read_metrics() == {"gradients/skipped_steps": 1.0}  # there are no means
+    step.step(torch.tensor(0.0), {"n": torch.tensor(0.0)})
+    assert step.read_metrics()["gradients/skipped_steps"] == 0.0
+
+
+def test_steps_skipped_before_a_load_stop_nobody() -> None:
+    (skipping, _), (stopping, a) = _stopping(), _stopping()
+    skipping.guard.mode = "skip"
+    skipping.step(torch.tensor(math.nan), {})
+    stopping.load_state_dict(skipping.state_dict())
+    stopping.step(torch.tensor(1.0), {})
+    assert a.x.item() == pytest.approx(-0.1)
+    assert stopping.read_metrics() == {"seen": 1.0, "gradients/a_norm": 1.0}
 
 
 def test_a_step_is_known_by_its_number_after_the_mode_was_changed() -> None:
@@ -450,6 +488,19 @@ def test_a_stop_ends_the_phase_from_that_very_step() -> None:
     assert not step.stopped
     step.step(torch.tensor(1.0), {})
     assert a.x.item() == pytest.approx(-0.2)
+
+
+def test_no_target_follows_a_step_that_stops() -> None:
+    a, slow = Numbers(1.0), Numbers(0.0)
+    step = _step(
+        {"a": a, "slow": slow},
+        lambda batch, noise: LossOutput((a.x * batch).sum(), stop=batch < 0.0),
+        [_group("a")],
+        [TargetNetwork(module="slow", source="a", tau="tau")],
+        hyper={"tau": 0.5},
+    )
+    step.step(torch.tensor(-1.0), {})
+    assert (a.x.item(), slow.x.item()) == (1.0, 0.0)
 
 
 def test_a_stop_travels_with_the_gradients() -> None:
@@ -550,6 +601,45 @@ def test_gradients_can_come_from_another_machine() -> None:
     assert step.count == 2
 
 
+def test_given_gradients_are_applied_and_those_computed_before_are_not() -> None:
+    a = Numbers(0.0, 0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    first = step.compute_gradients(torch.tensor([1.0, -1.0]), {})
+    step.compute_gradients(torch.tensor([5.0, 5.0]), {})
+    step.apply_gradients(first)
+    torch.testing.assert_close(a.x.detach(), torch.tensor([-0.1, 0.1]))
+
+
+@pytest.mark.parametrize("tensors", [{}, {"a": torch.ones(1)}, {"a": torch.ones(3)}])
+def test_gradients_of_another_size_are_refused(tensors: dict[str, Tensor]) -> None:
+    a = Numbers(0.0, 0.0)
+    step = _step({"a": a}, _linear(a), [_group("a")])
+    with pytest.raises(ConfigError):
+        step.apply_gradients(Gradients(0, 8, tensors, True))
+    assert a.x.tolist() == [0.0, 0.0]
+
+
+def test_a_loss_that_is_not_finite_travels_with_the_gradients() -> None:
+    """Also where the gradients themselves are."""
+    a = Numbers(0.0)
+    step = _step({"a": a}, lambda batch, noise: LossOutput((a.x + batch).sum()), [_group("a")])
+    gradients = step.compute_gradients(torch.tensor([math.inf]), {})
+    assert gradients.tensors["a"].tolist() == [1.0]
+    step.apply_gradients(gradients)
+    assert a.x.item() == 0.0
+
+
+def test_computing_gradients_leaves_optimizers_as_they_were() -> None:
+    groups = [
+        _group("a", optimizer=OptimizerConfig()),
+        _group("b", after="a"),
+    ]
+    step = _pair(*groups)
+    before = copy_state(step.optimizer_states)
+    step.compute_gradients(torch.tensor([1.0, 2.0]), {})
+    check_same_state(step.optimizer_states, before)
+
+
 def test_gradients_of_other_weights_are_refused() -> None:
     a = Numbers(0.0)
     step = _step({"a": a}, _linear(a), [_group("a")])
@@ -613,7 +703,8 @@ def test_a_state_of_another_optimizer_is_refused() -> None:
     first, second = Numbers(0.0), Numbers(0.0)
     adam = _step({"a": first}, _linear(first), [_group("a", optimizer=OptimizerConfig())])
     sgd = _step({"a": second}, _linear(second), [_group("a")])
-    for saved, other in ((adam, sgd), (sgd, adam)):
+    two = _pair(_group("a"), _group("b"))
+    for saved, other in ((adam, sgd), (sgd, adam), (two, sgd), (sgd, two)):
         with pytest.raises(CheckpointError):
             other.load_state_dict(saved.state_dict())
 
@@ -685,6 +776,19 @@ def test_a_group_follows_by_what_another_has_become(form: str) -> None:
         )
 
 
+def test_groups_may_follow_in_a_row() -> None:
+    """The gradient of each is the number before it, where that has moved to."""
+    a, b, c = Numbers(1.0), Numbers(1.0), Numbers(0.0)
+
+    def loss(batch: Tensor, noise: Noise) -> LossOutput:
+        return LossOutput((a.x * batch + b.x * a.x.detach() + c.x * b.x.detach()).sum())
+
+    groups = [_group("a"), _group("b", after="a"), _group("c", after="b")]
+    step = _step({"a": a, "b": b, "c": c}, loss, groups)
+    step.step(torch.tensor([1.0]), {})
+    assert [n.x.item() for n in (a, b, c)] == pytest.approx([0.9, 0.91, -0.091])
+
+
 def test_nothing_follows_a_step_that_was_not_finite() -> None:
     step, b, slow = _following()
     step.guard.mode = "skip"
@@ -752,6 +856,17 @@ def test_a_group_that_moves_without_a_loss_is_reported() -> None:
         ConfigError, match=r"groups \['a'\] move now, but losses are given for \[\]"
     ):
         step.step(torch.tensor([2.0]), {})
+
+
+def test_noise_may_be_drawn_in_inference_mode() -> None:
+    a = Numbers(1.0)
+    step = _step(
+        {"a": a}, lambda batch, noise: LossOutput((a.x * noise["n"] * batch).sum()), [_group("a")]
+    )
+    with torch.inference_mode():
+        noise = {"n": torch.tensor(2.0)}
+    step.step(torch.tensor([3.0]), noise)
+    assert a.x.item() == pytest.approx(1.0 - 0.6)
 
 
 def test_gradients_are_applied_within_inference_mode() -> None:
