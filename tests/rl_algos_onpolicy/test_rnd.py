@@ -27,9 +27,10 @@ from rl_algos_onpolicy import (
 from rl_algos_onpolicy.ppo import value_loss
 from rl_algos_onpolicy.rnd.networks import FeatureNet, NormalizedObservation
 from rl_algos_onpolicy.rnd.rnd import KEPT, Novelty
-from rl_core.algorithm import AnyAlgorithm
+from rl_core.algorithm import AnyAlgorithm, EnvSpec
 from rl_core.batch import Rollout
 from rl_core.errors import ConfigError
+from rl_core.gradients import OptimizerConfig
 from rl_core.nn.normalization import RunningNorm
 from rl_core.nn.torso import CoreKind
 from rl_core.returns import AdvantageEstimator, ValueTarget
@@ -274,10 +275,39 @@ def test_the_streams_are_weighed_as_they_are_or_normalized() -> None:
     assert advantage(1.0, 0.0).std(correction=0).item() != pytest.approx(1.0, abs=0.02)
     alone = advantage(2.0, 0.0, normalize_streams=True)
     assert alone.std(correction=0).item() == pytest.approx(2.0)
+    new = advantage(0.0, 3.0, normalize_streams=True)
+    assert new.std(correction=0).item() == pytest.approx(3.0)
     whole = advantage(2.0, 1.0, normalize_advantage="batch")
     torch.testing.assert_close(whole, (both - both.mean()) / both.std(correction=0))
     shifted = advantage(2.0, 1.0, normalize_advantage="none", positive_advantage=True)
     torch.testing.assert_close(shifted, both - both.min())
+
+
+def test_its_parts_are_those_of_the_options_and_its_metrics_join_those_of_ppo() -> None:
+    target, predictor = Total(0.0), Total(1.0)
+    config = RNDPPOConfig(rnd=GIVEN, optimizer=OptimizerConfig(name="sgd"))
+    algorithm = RNDPPO(_actor(), config, target=target, predictor=predictor)
+    assert (algorithm.novelty.target, algorithm.novelty.predictor) == (target, predictor)
+    assert algorithm.gradients.optimizer_states["predictor"] == {}  # where Adam has moments
+    ppo = PPO(_actor(intrinsic=False))
+    rollout = algorithm.add_ons.prepare(make_rollout(algorithm, 0), algorithm.generator).rollout
+    _, metrics = algorithm.prepare(rollout)
+    _, of_ppo = ppo.prepare(make_rollout(ppo, 0))
+    assert metrics.keys() == {*of_ppo, "value/intrinsic_explained_variance"}
+    losses = algorithm.loss(make_batch(algorithm, rollout), {}).metrics
+    assert losses.keys() >= {*ppo.loss(make_batch(ppo, make_rollout(ppo, 0)), {}).metrics}
+
+
+def test_the_default_recipe_is_that_of_ppo_with_scaled_rewards() -> None:
+    env = EnvSpec("made-up", VECTOR, spaces.Box(-1.0, 1.0, (1,)))
+    ppo, recipe = PPO.default_recipe(env), RNDPPO.default_recipe(env)
+    actor = {**ppo.actor.kwargs, "intrinsic_value": True}
+    assert recipe == replace(
+        ppo,
+        actor=replace(ppo.actor, kwargs=actor),
+        trainer={**ppo.trainer, "scale_rewards": True},
+    )
+    assert len(actor) > 1
 
 
 def test_the_loss_puts_the_terms_together() -> None:
@@ -703,10 +733,8 @@ def test_what_does_not_fit_is_refused() -> None:
     for option in ({"hidden_sizes": (9,)}, {"num_features": 7}):
         with pytest.raises(ConfigError, match=r"rnd\.\w+ has no effect on networks that are given"):
             Novelty(VECTOR, RNDConfig(**option), target=Total(0.0), predictor=Total(1.0))
+    maximal = RNDPPOConfig(
+        entropy_method="max", stop_entropy_gradient=True, normalize_advantage="none"
+    )
     with pytest.raises(ConfigError, match="normalized streams would take out again"):
-        RNDPPOConfig(
-            entropy_method="max",
-            stop_entropy_gradient=True,
-            normalize_advantage="none",
-            normalize_streams=True,
-        )
+        replace(maximal, normalize_streams=True)

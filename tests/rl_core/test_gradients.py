@@ -2,7 +2,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -911,6 +911,33 @@ def test_a_frozen_parameter_needs_no_group_and_stays() -> None:
     )
     step.step(torch.zeros(()), {})
     assert [a.x.item(), b.x.item()] == pytest.approx([0.9, 1.0])
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_parameter_that_is_frozen_for_a_while_stays(name: Literal["adam", "sgd"]) -> None:
+    """Its moments too, which would move it on although it has no gradient."""
+    a, inner = Numbers(1.0), Numbers(1.0)
+    a.add_module("inner", inner)
+    momentum = {"momentum": 0.5} if name == "sgd" else {}
+    step = _step(
+        {"a": a},
+        lambda batch, noise: LossOutput(((a.x + 2.0 * inner.x) * batch).sum()),
+        [_group("a", optimizer=OptimizerConfig(name=name, **momentum))],
+    )
+    batch = torch.tensor([1.0])
+    step.step(batch, {})
+    inner.x.requires_grad_(False)
+    before = inner.x.item()
+    moments = [state[1].item() for state in step.optimizer_states["a"].values() if state.dim()]
+    at = a.x.item()
+    step.step(batch, {})
+    assert inner.x.item() == before
+    assert a.x.item() < at
+    kept = [state[1].item() for state in step.optimizer_states["a"].values() if state.dim()]
+    assert kept == moments
+    inner.x.requires_grad_(True)
+    step.step(batch, {})
+    assert inner.x.item() < before
 
 
 def test_a_group_takes_whole_names_and_leaves_frozen_parts_of_it() -> None:
