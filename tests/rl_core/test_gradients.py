@@ -210,6 +210,19 @@ def test_a_target_follows_a_part_of_what_a_group_learns() -> None:
     assert not slow.x.requires_grad
 
 
+def test_a_target_follows_no_module_whose_name_goes_on() -> None:
+    a, longer, slow = Numbers(1.0), Numbers(5.0), Numbers(1.0)
+    step = _step(
+        {"a": a, "ab": longer, "slow": slow},
+        _linear(a, longer),
+        [_group("both", modules=("a", "ab"))],
+        [TargetNetwork(module="slow", source="a", tau="tau")],
+        hyper={"tau": 0.5},
+    )
+    step.step(torch.tensor([1.0]), {})
+    assert [n.x.item() for n in (a, longer, slow)] == pytest.approx([0.9, 4.8, 0.95])
+
+
 def test_a_target_must_follow_parameters_of_one_group() -> None:
     net = nn.Module()
     net.first, net.second = Numbers(1.0), Numbers(2.0)
@@ -898,10 +911,20 @@ def test_no_two_groups_may_learn_one_parameter() -> None:
         _step({"a": a}, _linear(a), [_group("a"), _group("again", modules=("a",))])
 
 
-def test_a_parameter_that_nobody_learns_is_refused() -> None:
+def test_a_parameter_that_nobody_learns_is_refused_unless_it_is_said_to_stay() -> None:
     a, b = Numbers(0.0), Numbers(0.0)
     with pytest.raises(ConfigError, match=r"'b\.x' requires a gradient"):
         _step({"a": a, "b": b}, _linear(a), [_group("a")])
+    numbers = HyperParameters({"learning_rate": 0.1})
+    loss = LossModule(_linear(a), {"a": a, "b": b}, numbers)
+    GradientStep(loss, numbers, [_group("a")], constant=["b"]).step(torch.tensor([1.0]), {})
+    assert (a.x.item(), b.x.item()) == (pytest.approx(-0.1), 0.0)
+
+
+def test_two_groups_of_one_name_are_refused() -> None:
+    a, b = Numbers(0.0), Numbers(0.0)
+    with pytest.raises(ConfigError, match="two parameter groups or targets are called 'a'"):
+        _step({"a": a, "b": b}, _linear(a, b), [_group("a"), _group("a", modules=("b",))])
 
 
 def test_a_frozen_parameter_needs_no_group_and_stays() -> None:

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -116,3 +118,21 @@ def test_a_frozen_call_lets_gradients_reach_the_inputs_only() -> None:
     assert torch.equal(x.grad, expected)
     assert all(parameter.grad is None for parameter in module.parameters())
     assert all(parameter is before[name] for name, parameter in module.named_parameters())
+
+
+def test_a_copy_has_the_numbers_and_gradients_in_memory_of_its_own() -> None:
+    net = _net()
+    vector = ParameterVector(dict(net.named_parameters()))
+    net(torch.ones(1, 3)).sum().backward()
+    net[2].requires_grad_(False)  # for now
+    gradient, numbers = vector.gradient.clone(), vector.values.clone()
+    copied, its_vector, its_values = copy.deepcopy((net, vector, vector.values))
+    assert its_values is its_vector.values
+    assert torch.equal(its_vector.gradient, gradient)
+    copied.requires_grad_(True)
+    its_vector.check_tied()
+    its_vector.values.zero_()
+    its_vector.gradient.zero_()
+    assert not any(bool(parameter.any()) for parameter in copied.parameters())
+    assert torch.equal(vector.values, numbers)
+    assert torch.equal(vector.gradient, gradient)
