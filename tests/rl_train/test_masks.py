@@ -86,7 +86,7 @@ def test_random_actions_are_uniform_over_what_is_allowed() -> None:
     several = torch.tensor([True, False, False, True, True]).expand(30_000, 5)
     two = spaces.MultiDiscrete([2, 3], start=[4, -1])
     pairs = random_env_actions(two, 30_000, generator, cpu, several)
-    assert pairs[:, 0].unique().tolist() == [4]
+    assert bool((pairs[:, 0] == 4).all())
     torch.testing.assert_close(
         torch.bincount(pairs[:, 1] + 1, minlength=3) / 30_000,
         torch.tensor([0.0, 0.5, 0.5]),
@@ -97,7 +97,7 @@ def test_random_actions_are_uniform_over_what_is_allowed() -> None:
 
 def test_random_actions_have_the_axes_of_their_space() -> None:
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
-    grid = spaces.MultiDiscrete([[2, 1], [1, 3]])
+    grid = spaces.MultiDiscrete(np.array([[2, 1], [1, 3]]))
     only = torch.tensor([[False, True, True, True, False, False, True]])
     for mask, expected in ((only, [[[1, 0], [0, 2]]]), (None, None)):
         drawn = random_env_actions(grid, 1, generator, cpu, mask)
