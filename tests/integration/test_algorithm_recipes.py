@@ -67,6 +67,11 @@ def test_the_default_recipe_of_an_algorithm() -> None:
         _ = recipe.algorithm.clip_rang
 
 
+def test_the_entropy_of_discrete_actions_alone_counts_in_vpg() -> None:
+    assert compose("vpg", "CartPole-v1").algorithm.entropy_coef == 0.01
+    assert compose("vpg", "Pendulum-v1").algorithm.entropy_coef == 0.0
+
+
 DEFAULT_ENVS = {
     "a2c": "CartPole-v1",
     "bc": "CartPole-v1",

@@ -139,6 +139,21 @@ def test_an_option_that_replaces_another_replaces_that_of_a_file(tmp_path: Path)
         read_train_request([*words, head])
 
 
+def test_an_option_that_leaves_another_without_effect_drops_the_default_and_that_of_a_file(
+    tmp_path: Path,
+) -> None:
+    words = ["vpg", "CartPole-v1", "--total-steps=7"]
+    assert read_train_request(words).recipe.algorithm["entropy_coef"] == 0.01
+    typed = "--algorithm.entropy-method=no_entropy"
+    assert read_train_request([*words, typed]).recipe.algorithm["entropy_coef"] == 0.0
+    path = tmp_path / "my.toml"
+    path.write_text("[algorithm]\nentropy_coef = 0.5\n")
+    recipe = read_train_request([*words, f"--config={path}", typed]).recipe
+    assert recipe.algorithm["entropy_coef"] == 0.0
+    with pytest.raises(UsageError, match="entropy-coef has no effect with entropy_method"):
+        read_train_request([*words, typed, "--algorithm.entropy-coef=0.5"])
+
+
 def test_another_optimizer_than_the_files_starts_anew(tmp_path: Path) -> None:
     words = ["ppo", "CartPole-v1", "--total-steps=7", "--algorithm.optimizer.beta2=0.9"]
     path = tmp_path / "recipe.toml"

@@ -226,5 +226,9 @@ class VPG(PolicyGradient[VPGConfig]):
 
     @classmethod
     def default_recipe(cls, env: EnvSpec) -> DefaultRecipe:
-        """Take rollouts of eight environments that are about as long as short episodes."""
-        return on_policy_recipe(env, num_envs=8, num_steps=128)
+        """Take rollouts of eight environments that are about as long as short episodes.
+
+        While all returns are alike, normalized advantages are nothing but errors of the value
+        function. The entropy of discrete actions counts, so that these do not end exploration.
+        """
+        return on_policy_recipe(env, num_envs=8, num_steps=128, entropy_coef=0.01)

@@ -120,7 +120,7 @@ def _defaults(cls: type[object]) -> dict[str, Json]:
 def without_replaced(
     kind: str, name: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Return the defaults that given options neither replace nor say in another way.
+    """Return the defaults that given options neither replace nor leave without effect.
 
     Args:
         kind: ``actor``, ``algorithm``, ``storage``, ``add_on`` or ``sampler``.
@@ -133,8 +133,8 @@ def without_replaced(
         PluginError: for an unknown component.
     """
     cls = options_of(plugins.load(kind, name))
-    replaced = _replaced(cls, given, kind)
-    return {option: value for option, value in defaults.items() if option not in replaced}
+    dropped = _replaced(cls, given, kind) | unused_options(cls, given)
+    return {option: value for option, value in defaults.items() if option not in dropped}
 
 
 def split_parts(
