@@ -55,7 +55,7 @@ class TestNoisyReplay(ReplayStorageSuite):
 
 
 def test_the_page_shows_this_storage() -> None:
-    page = (ROOT / "docs" / "pages" / "plugins" / "storage.md").read_text("utf-8")
+    page = (ROOT / "docs" / "pages" / "storages" / "own.md").read_text("utf-8")
     assert inspect.getsource(NoisyReplay) in page
     assert inspect.getsource(TestNoisyReplay) in page
 
