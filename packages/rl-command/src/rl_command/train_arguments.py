@@ -31,7 +31,7 @@ from rl_core.config import (
 from rl_core.errors import ConfigError, in_brief
 from rl_core.types import Json
 from rl_train.builder import SECTIONS, component_of, compose, resolve_device
-from rl_train.builder.components import without_replaced
+from rl_train.builder.components import without_ineffective
 from rl_train.recipe_files import load_tables
 from rl_train.trainer import Budget, Trainer
 
@@ -295,12 +295,12 @@ def merged_sections(
         filed: options of the file by section.
         given: options of the command line; values outside of sections are ignored.
         names: registered names by section. In these sections the command line also wins over
-            options of the file that its options replace.
+            options of the file that have no effect beside its own.
     """
     typed = {section: cast("Tables", given.get(section, {})) for section in SECTIONS}
     kept = dict(filed)
     for section, name in names.items():
-        kept[section] = without_replaced(section, name, kept[section], typed[section])
+        kept[section] = without_ineffective(section, name, kept[section], typed[section])
     return {section: merged_tables(kept[section], typed[section]) for section in SECTIONS}
 
 

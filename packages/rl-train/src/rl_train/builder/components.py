@@ -80,7 +80,9 @@ def complete_component(
             raise ConfigError(
                 f"{kind}.{option}: {name} has no such option; others have it: {others}"
             )
-    given = _with_nested_defaults(cls, kwargs, without_replaced(kind, name, wanted or {}, kwargs))
+    given = _with_nested_defaults(
+        cls, kwargs, without_ineffective(kind, name, wanted or {}, kwargs)
+    )
     missing = set(required_options(cls)) - given.keys() if in_part else set()
     table = {**_defaults(cls), **given} if missing else as_table(decode(cls, given, kind))
     return ComponentSpec(kind, name, {**table, **parts_option(kind, parts)})
@@ -117,10 +119,10 @@ def _defaults(cls: type[object]) -> dict[str, Json]:
     }
 
 
-def without_replaced(
+def without_ineffective(
     kind: str, name: str, defaults: Mapping[str, Json], given: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Return the defaults that given options neither replace nor leave without effect.
+    """Return the defaults that have an effect beside the given options.
 
     Args:
         kind: ``actor``, ``algorithm``, ``storage``, ``add_on`` or ``sampler``.
@@ -132,9 +134,8 @@ def without_replaced(
         ConfigError: when a given option that replaces others has a value that does not fit.
         PluginError: for an unknown component.
     """
-    cls = options_of(plugins.load(kind, name))
-    dropped = _replaced(cls, given, kind) | unused_options(cls, given)
-    return {option: value for option, value in defaults.items() if option not in dropped}
+    ineffective = _ineffective(options_of(plugins.load(kind, name)), given, kind)
+    return {option: value for option, value in defaults.items() if option not in ineffective}
 
 
 def split_parts(
@@ -200,20 +201,17 @@ def as_table(options: object) -> dict[str, Json]:
     return table
 
 
-def _replaced(cls: type[object], given: Mapping[str, Json], kind: str) -> set[str]:
+def _ineffective(cls: type[object], given: Mapping[str, Json], kind: str) -> set[str]:
     """Return the options that have no effect beside the given ones."""
-    replaces = replaced_options(cls)
-    replacing = given.keys() & replaces.keys()
-    if not replacing:
-        return set()
-    types = field_types(cls)
+    replaces, types = replaced_options(cls), field_types(cls)
     usual = {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # options are a dataclass
-    return {
+    replaced = {
         name
-        for option in replacing
+        for option in given.keys() & replaces.keys()
         if decode(types[option], given[option], f"{kind}.{option}") != usual[option]
         for name in replaces[option]
     }
+    return replaced | unused_options(cls, given)
 
 
 def _with_nested_defaults(

@@ -65,17 +65,21 @@ def _check_parts(actor: nn.Module, parts: Mapping[str, str | Path]) -> None:
                 f"restart_model: {type(actor).__name__} has no part '{part}'"
                 f"{nearest(part, children)}"
             )
-        prefix = f"{part}." if part else ""
-        inside = [other for other in parts if other != part and other.startswith(prefix)]
+        inside = [other for other in parts if other != part and other.startswith(_prefix(part))]
         if inside:
             raise ConfigError(
                 f"restart_model: '{inside[0]}' is a part of '{part}'; leave one of them out"
             )
 
 
+def _prefix(part: str) -> str:
+    """Return what the names of all that a part holds begin with; "" is the whole actor."""
+    return f"{part}." if part else ""
+
+
 def _tensors_for(actor: nn.Module, part: str, directory: Path) -> dict[str, Tensor]:
     """Read the tensors of a part from a checkpoint, by the actor's own names."""
-    prefix = f"{part}." if part else ""
+    prefix = _prefix(part)
     checkpoint = read_run(directory)
     saved, present = (
         {name: tensor for name, tensor in weights.items() if name.startswith(prefix)}
