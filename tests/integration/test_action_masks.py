@@ -153,6 +153,7 @@ def test_the_first_mask_of_a_later_episode_is_looked_at(mode: AutoresetMode) -> 
         lambda trainer: trainer.train(64),
         lambda trainer: trainer.collector.warm_up(32),
         lambda trainer: evaluate_policy(trainer.algorithm, envs(0), 4),
+        lambda trainer: evaluate_policy(trainer.algorithm, envs(0), 4, max_episode_steps=2),
     ):
         algorithm = PPO(_actor((3,)), CUT, add_ons=RND(rnd=CURIOUS))
         trainer = Trainer(envs(0), algorithm, ReferenceRolloutStorage(8), config=config, seed=0)

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import partial
 from typing import Any, cast
 
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_core.actor import ActionOutput
-from rl_core.algorithm import UpdateSchedule
-from rl_core.batch import Rollout
+from rl_core.algorithm import PolicyLossAddOn, UpdateSchedule
+from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.env import EnvStep, VecEnv
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.nn.distributions import Categorical, Distribution
@@ -21,7 +22,7 @@ from rl_core.storage import TensorSpec
 from rl_core.types import ArrayLike, Observation, State, StateDict, StateValue
 from rl_envs import GymVecEnv
 from rl_testing.reference import ReferenceRolloutStorage
-from rl_testing.scripted import CountingEnv, IdentityEnv
+from rl_testing.scripted import CountingEnv, IdentityEnv, WalkVecEnv
 from rl_testing.stateful import check_plain, check_same_state, copy_state
 from rl_testing.storages import stored
 from rl_testing.toy import ToyActor, ToyActorCritic
@@ -240,6 +241,7 @@ def test_a_resume_starts_new_episodes_and_a_new_memory() -> None:
     collector = _collector(_envs(SAME_STEP), remembers=True)
     _collect(collector, 4)
     restored = _collector(_envs(SAME_STEP), remembers=True)
+    _collect(restored, 1)  # whose episodes do not go on either
     restored.load_state_dict(collector.state_dict())
     episodes, rollout = _collect(restored, 3)
     assert rollout.episode_start[0].all()
@@ -325,6 +327,27 @@ def test_a_run_that_was_saved_after_its_warm_up_does_not_repeat_the_start() -> N
     assert seeds[1] not in (3, None)
 
 
+def test_runs_saved_at_different_steps_go_on_with_different_seeds() -> None:
+    seeds = []
+    for total_steps in (2, 4):
+        collector = _collector(_random_envs(Stateless))
+        collector.load_state_dict({**collector.state_dict(), "total_steps": total_steps})
+        seeds.append(collector.seed)
+    assert None not in seeds
+    assert seeds[0] != seeds[1]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_environments_that_resume_their_random_numbers_are_not_seeded_again(steps: int) -> None:
+    collector, restored = (_collector(WalkVecEnv(2)) for _ in range(2))
+    collector.reset()
+    collector.collect(2 * steps, into=_storage(collector, 2))
+    restored.load_state_dict(collector.state_dict())
+    for each in (collector, restored):
+        each.reset()
+    check_same_state(restored.state_dict(), collector.state_dict())
+
+
 def test_a_state_of_another_run_is_refused() -> None:
     plain, scaled = (_collector(_envs(SAME_STEP)) for _ in range(2))
     scaled.reward_scaler = RewardScaler(2)
@@ -398,14 +421,15 @@ class Overwriting(GymVecEnv):
     """Writes into the actions that it gets."""
 
     def step(self, action: ArrayLike) -> EnvStep:
-        assert isinstance(action, np.ndarray)
-        outcome = super().step(action.copy())
+        outcome = super().step(deepcopy(action))
         action[...] = 77
         return outcome
 
 
-def test_what_environments_make_of_their_actions_is_not_stored() -> None:
-    envs = Overwriting(SyncVectorEnv([partial(CountingEnv, [9])] * 2, autoreset_mode=SAME_STEP))
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_what_environments_make_of_their_actions_is_not_stored(as_tensors: bool) -> None:
+    rows = SyncVectorEnv([partial(CountingEnv, [9])] * 2, autoreset_mode=SAME_STEP)
+    envs = Overwriting(AsTensors(rows) if as_tensors else rows)
     _, rollout = _collect(_collector(envs), 4)
     assert not rollout.action.eq(77).any()
 
@@ -453,6 +477,13 @@ def test_the_spec_says_what_will_be_inserted() -> None:
     assert spec.action == TensorSpec((), torch.int64)
     assert (spec.num_envs, dict(spec.state_sizes)) == (2, {"sum": 3})
     assert dict(spec.extras) == {"shown": TensorSpec((), torch.float32)}
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_spec_says_whether_rewards_are_scaled(scale: bool) -> None:
+    collector = _collector(_envs(SAME_STEP))
+    collector.reward_scaler = RewardScaler(2) if scale else None
+    assert collector.storage_spec().scales_rewards is scale
 
 
 def test_a_reset_ends_the_sums_that_scale_rewards() -> None:
@@ -516,6 +547,50 @@ def test_training_begins_with_new_episodes_after_the_warm_up() -> None:
     assert isinstance(rollout.observation, Tensor)
     assert rollout.observation[:, 0, 2].tolist() == [0.0, 1.0]
     assert rollout.episode_start[:, 0].tolist() == [True, False]
+    collector.warm_up(3)  # is done, and leaves the episodes alone
+    storage.reset()
+    collector.collect(2, storage)
+    assert storage.rollout().episode_start[:, 0].tolist() == [False, False]
+
+
+def test_an_error_in_the_warm_up_ends_the_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = counting_envs([[9]], [True])
+    actor = RandomActor(envs.single_observation_space, envs.single_action_space)
+    collector = Collector(envs, LateStart(actor), generator=torch.Generator())
+    collector.reset()
+    monkeypatch.setattr(envs, "step", lambda action: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        collector.warm_up(3)
+    assert not collector.has_episodes
+
+
+class Looking(PolicyLossAddOn):
+    """Remembers the steps that the observations of the warm-up show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    def observe(self, observation: Observation) -> None:
+        assert isinstance(observation, Tensor)
+        self.seen += observation[:, 2].tolist()
+
+    def compute_loss_term(
+        self,
+        batch: RolloutBatch | ReplayBatch,
+        distribution: Distribution,
+        info: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        raise AssertionError("nothing is learned")
+
+
+def test_add_ons_see_what_the_random_actions_of_the_warm_up_lead_to() -> None:
+    envs = counting_envs([[2]], [True])
+    actor = RandomActor(envs.single_observation_space, envs.single_action_space)
+    looking = Looking()
+    algorithm = ToyActorCritic(actor, add_ons=looking)
+    Collector(envs, algorithm, generator=torch.Generator()).warm_up(3)
+    assert looking.seen == [1.0, 0.0, 1.0]  # the second step ends an episode, the next one begins
 
 
 class Restarting(ToyActorCritic):

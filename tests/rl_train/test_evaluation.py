@@ -70,6 +70,30 @@ def test_episodes_that_do_not_end_are_cut_and_told(mode: AutoresetMode) -> None:
     assert result.as_dict()["num_cut"] == 2
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_left_of_an_episode_that_was_cut_does_not_count(mode: AutoresetMode) -> None:
+    envs = counting_envs([[5], [3]], [True] * 2, mode)
+    result = evaluate_policy(_actor(envs), envs, 4, max_episode_steps=3)
+    assert result.returns == (6.0, 306.0, 6.0, 306.0)  # without the 9.0 of steps 4 and 5
+    assert result.num_cut == 2
+
+
+def test_rows_that_wait_for_an_end_are_reset_when_the_others_have_finished() -> None:
+    envs = counting_envs([[10**6], [2]], [True] * 2)
+    told: list[tuple[int, int]] = []
+    result = evaluate_policy(
+        _actor(envs),
+        envs,
+        4,
+        max_episode_steps=3,
+        is_stopping=lambda: len(told) > 7,
+        on_step=lambda *numbers: told.append(numbers),
+    )
+    assert result.returns == (6.0, 306.0, 3.0, 203.0)
+    # After steps 2 and 4 the second row has finished, after 3 and 7 the first one is cut.
+    assert told == [(0, 2), (1, 4), (2, 6), (3, 8), (3, 10), (3, 12), (4, 14)]
+
+
 @pytest.mark.parametrize("limit", [0, -1, 2.5])
 def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
     envs = counting_envs([[10]], [True], AutoresetMode.NEXT_STEP)

@@ -43,7 +43,7 @@ def test_nobody_acts_on_the_mask_at_the_end_of_an_episode() -> None:
 
 def test_every_choice_must_have_something_allowed() -> None:
     check = ActionMaskCheck(_space(5), spaces.MultiDiscrete([2, 3]))
-    check({"action_mask": np.array([[1, 0, 0, 0, 1]], dtype=np.int8)})
+    check({"action_mask": np.array([[1, 0, 0, 0, 1], [0, 1, 1, 0, 0]], dtype=np.int8)})
     with pytest.raises(DataError, match=r"environment \[0\]"):
         check({"action_mask": np.array([[1, 1, 0, 0, 0]], dtype=np.int8)})
 

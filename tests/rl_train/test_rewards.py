@@ -83,6 +83,12 @@ def test_the_sign_stays_and_extremes_are_clipped() -> None:
     assert scaled.dtype == np.float32
 
 
+def test_the_first_reward_has_no_variance_yet() -> None:
+    for reward, scaled in ((1e-5, 0.1), (1.0, 10.0)):  # 1e-5 / sqrt(1e-8), and clipped
+        first = RewardScaler(1)(_floats(reward), _flags(False), _flags(True))
+        np.testing.assert_allclose(first, [scaled], rtol=1e-6)
+
+
 def test_forgotten_sums_keep_the_statistics() -> None:
     scaler = RewardScaler(2, gamma=0.5, epsilon=0.0)
     scaler(_floats(1.0, 3.0), NEVER, ALL)
