@@ -8,6 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from torch import Tensor
 
 from rl_core.actor import ActionOutput, Actor
@@ -99,6 +100,15 @@ def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
     envs = counting_envs([[10]], [True], AutoresetMode.NEXT_STEP)
     with pytest.raises(ConfigError, match="max_episode_steps must be a whole number of at least 1"):
         evaluate_policy(_actor(envs), envs, 1, max_episode_steps=limit)
+
+
+def test_a_limit_of_the_environments_is_theirs_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_train.evaluation.evaluation._MOST_STEPS", 5)
+    envs = make_gym_vec(lambda: TimeLimit(CountingEnv([10]), 8))
+    assert envs.max_episode_steps == 8
+    for limit, length, num_cut in ((None, 8.0, 0), (3, 3.0, 1)):
+        result = evaluate_policy(_actor(envs), envs, 1, max_episode_steps=limit)
+        assert (result.mean_length, result.num_cut) == (length, num_cut)
 
 
 def test_an_episode_without_a_limit_is_cut_after_5000_steps() -> None:
@@ -211,6 +221,23 @@ def test_success_is_counted_where_it_is_reported(mode: AutoresetMode) -> None:
     assert (all_cut.num_cut, all_cut.success_rate) == (2, 0.0)
     silent = counting_envs([[2]], [True], mode)
     assert evaluate_policy(_actor(silent), silent, 3).success_rate is None
+    assert evaluate_policy(_actor(silent), silent, 3, max_episode_steps=1).success_rate is None
+
+
+class LateAchieving(Achieving):
+    """Says nothing before its last step."""
+
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, object]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        told = info if terminated or truncated else {}
+        return observation, reward, terminated, truncated, told
+
+
+def test_an_episode_that_is_cut_before_success_is_reported_is_none() -> None:
+    rows = [partial(LateAchieving, [2], True, 0), partial(LateAchieving, [9], True, 1)]
+    envs = GymVecEnv(SyncVectorEnv(rows, autoreset_mode=AutoresetMode.SAME_STEP))
+    result = evaluate_policy(_actor(envs), envs, 2, max_episode_steps=5)
+    assert (result.num_cut, result.success_rate) == (1, 0.5)
 
 
 class Watched(ToyActor):
@@ -222,6 +249,7 @@ class Watched(ToyActor):
         self.frozen = torch.nn.BatchNorm1d(3).eval()
         self.modes: set[tuple[bool, ...]] = set()
         self.sums: list[list[list[float]]] = []
+        self.actions: list[list[float]] = []
 
     def get_action(
         self,
@@ -234,6 +262,7 @@ class Watched(ToyActor):
         self.modes.add(tuple(module.training for module in self.modules()))
         output = super().get_action(observation, state, noise, deterministic, episode_start)
         self.sums.append([row.tolist() for row in output.state.get("sum", ())])
+        self.actions.append(output.action.tolist())
         return output
 
 
@@ -287,6 +316,17 @@ def test_the_seed_decides_environments_and_samples() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_seed_decides_samples_where_environments_draw_nothing() -> None:
+    envs = counting_envs([[40]], [True])
+    taken = []
+    for seed in (1, 1, 2):
+        actor = Watched(envs.single_observation_space, envs.single_action_space)
+        actor.load_state_dict(_actor(envs).state_dict(), strict=False)
+        evaluate_policy(actor, envs, 1, deterministic=False, seed=seed)
+        taken.append(actor.actions)
+    assert taken[0] == taken[1] != taken[2]
+
+
 def test_a_policy_that_draws_nothing_is_not_asked_to() -> None:
     class Settled(ToyActor):
         """Takes the likeliest action in any case."""
@@ -317,6 +357,17 @@ def test_actors_and_whatever_has_one_are_evaluated(of: Callable[[Actor], Any]) -
     result = evaluate_policy(of(actor), "CartPole-v1", 3, num_envs=2)
     assert result.num_episodes == 3
     assert result.mean == result.mean_length
+
+
+def test_environments_that_are_built_for_an_evaluation_are_as_few_as_episodes_and_closed() -> None:
+    class Closing(CountingEnv):
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[CountingEnv] = []
+    actor = _actor(counting_envs([[2]], [True]))
+    assert evaluate_policy(actor, partial(Closing, [2]), 3, num_envs=8).num_episodes == 3
+    assert len(closed) == 3
 
 
 def test_given_environments_stay_open() -> None:
