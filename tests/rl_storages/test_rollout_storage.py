@@ -340,6 +340,18 @@ def test_consecutive_slices_leave_no_boundary() -> None:
     assert torch.equal(storage.rollout().truncated, worker.rollout().truncated)
 
 
+def test_a_slice_after_a_terminated_episode_brings_what_follows_it() -> None:
+    script = TransitionScript(num_envs=1)
+    storage = RolloutStorage(5)
+    storage.allocate(script.spec(), torch.Generator())
+    for transition in script.transitions(3):  # the third step terminates, nothing is truncated
+        storage.insert_transition(transition)
+    storage.insert_data_slice(_filled(script, 2).get_data_slice(0, 2))
+    rollout = storage.rollout()
+    assert _rows(rollout.truncated.nonzero()) == []
+    assert _rows(rollout.next_observation) == [[0.0, 0.0, 2.0]]
+
+
 def test_actions_are_copied() -> None:
     storage = RolloutStorage(1)
     storage.allocate(SAME_STEP.spec(), torch.Generator())

@@ -111,9 +111,11 @@ def test_the_flags_of_an_earlier_step_stay_as_they_were() -> None:
     tracker = EpisodeTracker(2)
     first = tracker.episode_start
     tracker.track(_step([1.0, 1.0]))
+    second = tracker.episode_start
     tracker.reset()
     tracker.track(_step([1.0, 1.0]))
     assert first.tolist() == [True, True]
+    assert second.tolist() == [False, False]
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])

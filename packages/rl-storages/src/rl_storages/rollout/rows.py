@@ -95,7 +95,6 @@ class RolloutRows:
         """Forget all rows."""
         self.boundaries.forget(self.count)
         self.count = self._num_moved = 0
-        self._unwritten_next = []
         self._finals = []
 
     def insert(self, transition: Transition) -> None:
