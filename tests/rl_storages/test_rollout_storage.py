@@ -243,10 +243,11 @@ def test_a_rollout_makes_a_whole_number_of_minibatches(numbers: Any) -> None:
 
 
 def test_a_rollout_is_a_whole_number_of_sequences() -> None:
-    with pytest.raises(
-        ConfigError, match=r"sequence_length=5 does not divide .*num_steps=128; .* 4"
-    ):
-        RolloutStorage(128, sequence_length=5)
+    for length, closest in ((5, 4), (7, 8)):
+        with pytest.raises(
+            ConfigError, match=rf"sequence_length={length} does not divide .*=128; .* is {closest}$"
+        ):
+            RolloutStorage(128, sequence_length=length)
     storage = _recurrent(8, 4)
     data = storage.get_data_slice(0, 6)
     storage.reset()
@@ -375,6 +376,13 @@ def test_columns_attached_before_the_last_row_are_not_used(as_slice: bool) -> No
         storage.insert_transition(SAME_STEP.transitions(4)[3])
     with pytest.raises(ConfigError, match="attach the prepared columns"):
         list(storage.generate_batches(1, None))
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (4, 1), (4, 3), (8,)])
+def test_columns_that_are_not_one_number_per_row_are_not_attached(shape: tuple[int, ...]) -> None:
+    storage = _filled(SAME_STEP, 4)
+    with pytest.raises(DataError, match=r"'advantage': expected leading shape \(4, 2\), got"):
+        storage.attach({"advantage": torch.zeros(shape)})
 
 
 @pytest.mark.parametrize("count", [0, 12.5, True, "16"])

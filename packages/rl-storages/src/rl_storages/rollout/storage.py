@@ -79,7 +79,6 @@ class RolloutStorage(HasRollouts, HasSlices[RolloutBatch]):
             ) from error
         self._drawn_length = self._length if spec.state_sizes else None
         self.steps_per_sample = self._drawn_length or 1
-        self._attached = {}
         super().allocate(spec, generator)
 
     def insert_transition(self, transition: Transition) -> None:
