@@ -138,7 +138,7 @@ class LayoutByTime(IndexLayout):
         is_step = (flags & STEP) > 0
         steps_from_newest = is_step[::-1].cumsum(0)[::-1] - is_step
         rows, envs = ((flags & ring.drawn) > 0).nonzero()
-        order = np.lexsort((envs, -steps_from_newest[rows, envs]))[-ring.num_slots :]
+        order = np.lexsort((envs, -steps_from_newest[rows, envs]))
         new: Positions = slots[rows[order], envs[order]]
         numbers = self.end + np.arange(len(new))
         self.end += len(new)
@@ -230,8 +230,6 @@ class LayoutByTime(IndexLayout):
 
     def _has_no_gap(self, count: int) -> bool:
         """Whether all of the last ``count`` numbers are still there."""
-        if count >= self.end:
-            return False
         return self._tree.sum_of(*self.range_from(self.end - count)) == count
 
     def range_from(self, first: int) -> tuple[int, int]:
