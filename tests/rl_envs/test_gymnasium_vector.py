@@ -344,6 +344,9 @@ def test_a_category_out_of_range_is_refused_in_the_first_step() -> None:
     envs.reset()
     with pytest.raises(EnvironmentFaultError, match="holds 1 to 4"):
         envs.step(ZEROS)
+    live.reset = lambda **kwargs: (np.array([1, 4]), {})  # type: ignore[method-assign]  # numbers
+    with pytest.raises(EnvironmentFaultError, match="holds 1 to 4"):
+        GymVecEnv(live, check=False).reset()
 
 
 @pytest.mark.parametrize(
@@ -390,6 +393,11 @@ def test_on_an_accelerator_the_check_waits_but_names_the_step() -> None:
         envs.step(ZEROS)
     envs.reset()
     live.spoil["observation"] = torch.full((2, 2), NAN)
+    for _ in range(2):
+        envs.step(ZEROS)
+    with pytest.raises(EnvironmentFaultError, match=rf"the obs.* in step {_DEFERRED_STEPS + 1}$"):
+        envs.reset()
+    envs.reset()
     envs.step(ZEROS)
     with pytest.raises(EnvironmentFaultError, match="the observation was not finite"):
         envs.close()
@@ -431,6 +439,7 @@ def test_seeds_are_spread_and_distinct() -> None:
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert seeds[:3] == spread_seed(0, 3)
     assert not set(seeds) & set(spread_seed(1, 500))
+    assert len(spread_seed(19, 9_931)) == 9_931  # the last one draws a number that is taken
     with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got -1"):
         spread_seed(-1, 2)
 
@@ -495,6 +504,10 @@ def test_a_resumed_environment_neither_repeats_its_start_nor_guesses() -> None:
     assert resumed(1) == resumed(1)
     assert resumed(1) != resumed(2)
     assert resumed(1) != start
+    assert resumed(0) == start
+    with make_gym_vec("CartPole-v1", 2, 0) as envs:
+        envs.reset(5)
+        assert envs.state_dict()["seed"] == 5
 
 
 def test_users_own_objects_go_straight_in() -> None:

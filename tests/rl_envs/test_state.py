@@ -365,6 +365,18 @@ def test_it_makes_no_difference_what_saved_the_episodes(saved: str, restored: st
             np.testing.assert_array_equal(step.reward, told.reward)
 
 
+@pytest.mark.parametrize("form", _FORMS)
+def test_a_reset_after_restored_episodes_is_the_one_that_would_have_come(form: str) -> None:
+    with (
+        make_vec("CartPole-v1", 2, 0, **_FORMS[form]) as saved,
+        make_vec("CartPole-v1", 2, 0, **_FORMS[form]) as restored,
+    ):
+        saved.reset()
+        saved.step(np.ones(2, np.int64))
+        restored.load_state_dict(saved.state_dict())
+        np.testing.assert_array_equal(restored.reset(), saved.reset())
+
+
 def test_processes_save_what_they_loaded_and_have_not_stepped() -> None:
     """A `SyncVecEnv` does not save its last observation."""
     with make_vec(SavedDrift, 2, 0, vectorization="sync") as envs:

@@ -309,6 +309,20 @@ def test_a_fault_while_an_ended_row_resets_names_it() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_after_a_reset_that_failed_there_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = CountingEnv([9])
+    envs = SyncVecEnv([env])
+    envs.reset()
+    with monkeypatch.context() as failing:
+        failing.setattr(env, "reset", lambda **kwargs: 1 / 0)
+        with pytest.raises(EnvironmentFaultError, match=r"reset\(\) raised ZeroDivisionError"):
+            envs.reset()
+    with pytest.raises(EnvironmentFaultError, match=r"was not reset; call reset\(\) first"):
+        envs.step(ZEROS[:1])
+    envs.reset()
+    envs.step(ZEROS[:1])
+
+
 def test_a_reset_that_returns_no_info_is_refused() -> None:
     env = CountingEnv([9])
     env.reset = lambda **kwargs: (np.zeros(3, np.float32), None)  # type: ignore[assignment, method-assign]  # what is tested
