@@ -241,17 +241,29 @@ def test_a_missing_autoreset_mode_means_next_step() -> None:
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_a_row_that_only_reset_is_not_rewarded_and_does_not_end(as_tensor: bool) -> None:
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_a_row_that_only_reset_is_not_rewarded_and_does_not_end(flag: str, as_tensor: bool) -> None:
     ended = torch.tensor([True, False]) if as_tensor else np.array([True, False])
-    envs = GymVecEnv(LiveEnv("NextStep", as_tensor=as_tensor, spoil={"truncated": ended}))
+    envs = GymVecEnv(LiveEnv("NextStep", as_tensor=as_tensor, spoil={flag: ended}))
     envs.reset()
     first, second, third = (envs.step(ZEROS) for _ in range(3))
-    assert _values(first.truncated) == _values(third.truncated) == [True, False]
+    assert _values(getattr(first, flag)) == _values(getattr(third, flag)) == [True, False]
     assert _values(first.valid) == _values(third.valid) == [True, True]
     assert _values(second.valid) == [False, True]
-    assert _values(second.truncated) == [False, False]
+    assert _values(getattr(second, flag)) == [False, False]
     assert _values(second.reward) == [0.0, 2.0]
     assert all(step.final_observation is None for step in (first, second, third))
+    envs.reset()
+    assert _values(envs.step(ZEROS).valid) == [True, True]  # all rows have begun already
+
+
+def test_of_a_reset_only_the_ended_rows_are_taken() -> None:
+    spoil = {"terminated": np.array([True, False])}
+    envs = GymVecEnv(LiveEnv(AutoresetMode.DISABLED, spoil=spoil))  # which resets all rows
+    envs.reset()
+    step = envs.step(ZEROS)
+    assert _values(step.observation) == [[0.0, 0.0], [1.0, 1.0]]
+    assert _values(step.final_observation) == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_an_unknown_autoreset_mode_is_refused() -> None:

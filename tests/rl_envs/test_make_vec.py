@@ -384,6 +384,17 @@ def test_a_process_that_is_started_again_begins_other_episodes() -> None:
     assert begun[0][0] != begun[0][1]
 
 
+def test_processes_that_are_started_again_together_begin_different_episodes() -> None:
+    def bad() -> gymnasium.Env:
+        return FaultyEnv(Drawn(), "raise_step", at_step=1)
+
+    with ProcessVecEnv([bad, bad], seed=1, max_restarts=2) as envs:
+        envs.reset()
+        with pytest.warns(RuntimeWarning, match="started again"):
+            first, second = cast("Array", envs.step(np.zeros(2, np.int64)).observation)[:, 0]
+        assert first != second
+
+
 class Down(CountingEnv):
     """Fails in its third step, and then so many times when it is built, as files count."""
 
