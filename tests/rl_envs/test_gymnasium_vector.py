@@ -210,10 +210,11 @@ def test_arrays_are_of_the_same_kind_after_a_restart(mode: AutoresetMode, as_ten
         assert _values(step.valid) == _values(expected.valid)
 
 
-def test_only_the_ended_rows_of_a_final_observation_come_from_it() -> None:
+@pytest.mark.parametrize("form", [np.asarray, list])
+def test_only_the_ended_rows_of_a_final_observation_come_from_it(form: Any) -> None:
     ended = np.array([True, False])
     final = np.full((2, 2), 7.0)
-    spoil = {"terminated": ended, "info": {"final_obs": final}}
+    spoil = {"terminated": ended, "info": {"final_obs": form(final)}}
     envs = GymVecEnv(LiveEnv(spoil=spoil))
     envs.reset()
     step = envs.step(ZEROS)
@@ -375,7 +376,8 @@ def test_a_category_out_of_range_is_refused_in_the_first_step() -> None:
 def test_integers_of_tensors_do_not_wrap_around(
     declared: type[np.integer], given: torch.dtype, value: int, fits: bool
 ) -> None:
-    live = LiveEnv(as_tensor=True, spoil={"observation": torch.full((2, 2), value, dtype=given)})
+    shown = torch.tensor([[1, 1], [1, value]], dtype=given)  # one of which may not fit
+    live = LiveEnv(as_tensor=True, spoil={"observation": shown})
     live.single_observation_space = spaces.Box(
         np.iinfo(declared).min, np.iinfo(declared).max, (2,), declared
     )
@@ -383,7 +385,7 @@ def test_integers_of_tensors_do_not_wrap_around(
     envs = GymVecEnv(live)
     envs.reset()
     if fits:
-        assert as_numpy(envs.step(ZEROS).observation).tolist() == [[value] * 2] * 2
+        assert as_numpy(envs.step(ZEROS).observation).tolist() == [[1, 1], [1, value]]
         return
     with pytest.raises(EnvironmentFaultError, match=f"expected {declared.__name__}, or what it"):
         envs.step(ZEROS)
