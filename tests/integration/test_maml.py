@@ -39,6 +39,7 @@ from rl_storages import RolloutStorage
 from rl_testing.stateful import check_same_state
 from rl_train import Callback, Trainer, TrainerConfig, evaluate_policy
 from rl_train.builder import compose
+from rl_train.evaluation import summarize
 
 STAGES = ("before adaptation", "after step 1", "after step 2")
 KINDS = (MAMLVPG, MAMLPPO, MAMLTRPO)
@@ -245,6 +246,8 @@ def test_evaluations_report_every_stage_and_change_nothing() -> None:
     assert list(results[0].stages) == ["oracle", *STAGES]
     assert all(len(stage.returns) == 6 for stage in results[0].stages.values())
     assert results[0].returns == results[0].stages["after step 2"].returns
+    for stage in results[0].stages.values():
+        assert stage.ci95 == summarize(stage.returns, seed=2).ci95
     assert "before adaptation" in str(results[0])
     check_same_state(dict(algorithm.named_parameters()), before)
 
@@ -264,6 +267,9 @@ def test_only_exploration_draws_actions(
     evaluate_policy(algorithm, PointNavigation(2), 2, deterministic=deterministic)
     judged = [not deterministic] * 100
     assert drawn == [*judged, *[True] * 100, *judged]
+    drawn.clear()
+    evaluate_policy(algorithm, PointNavigation(2), 2, deterministic=deterministic, explore=True)
+    assert drawn == [True] * 300
 
 
 def test_too_few_test_tasks_are_refused() -> None:

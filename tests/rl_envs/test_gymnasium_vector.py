@@ -330,9 +330,11 @@ def test_another_number_of_returned_values_is_refused() -> None:
 
 def test_a_final_observation_must_be_finite_too() -> None:
     final = np.array([[1.0, 1.0], [np.inf, 1.0]])
-    spoil = {"terminated": np.array([False, True]), "info": {"final_obs": final}}
-    envs = GymVecEnv(LiveEnv(spoil=spoil))
+    live = LiveEnv()
+    envs = GymVecEnv(live)
     envs.reset()
+    envs.step(ZEROS)
+    live.spoil = {"terminated": np.array([False, True]), "info": {"final_obs": final}}
     with pytest.raises(EnvironmentFaultError, match="environment 1: the observation is inf"):
         envs.step(ZEROS)
 

@@ -332,6 +332,17 @@ def test_a_cut_off_episode_keeps_its_last_observation(truncated: bool, marks: bo
     assert _rows(rollout.final_observation) == [[2.0]]
 
 
+def test_a_recurrent_rollout_goes_on_with_new_episodes_after_a_boundary() -> None:
+    storage = RolloutStorage(2)
+    storage.allocate(RECURRENT.spec(), torch.Generator())
+    (first,) = RECURRENT.transitions(1)
+    storage.insert_transition(first)
+    storage.mark_boundary()
+    storage.insert_transition(first)
+    # Environment 1 is cut by itself in each step, environment 0 by the boundary.
+    assert _rows(storage.rollout().truncated) == [[True, True], [False, True]]
+
+
 def test_consecutive_slices_leave_no_boundary() -> None:
     worker = _filled(SAME_STEP, 4)
     storage = RolloutStorage(4)

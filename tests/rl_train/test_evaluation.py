@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -192,6 +193,8 @@ def test_metrics_are_named_by_path() -> None:
         "test/episode_length": 5.0,
     }
     assert evaluation_metrics(summarize([1.0], [4], [True]))["test/success_rate"] == 1.0
+    adapted = replace(summarize([1.0]), stages={"after step 1": summarize([5.0])})
+    assert evaluation_metrics(adapted)["test/return_after_step_1"] == 5.0
 
 
 class Achieving(CountingEnv):
