@@ -472,11 +472,13 @@ def _dict_collector(envs: VecEnv) -> Collector:
 
 
 def test_the_spec_says_what_will_be_inserted() -> None:
-    spec = _collector(_envs(SAME_STEP), remembers=True).storage_spec()
+    envs = _envs(SAME_STEP)
+    spec = _collector(envs, remembers=True).storage_spec()
     assert spec.observation == TensorSpec((3,), torch.float32)
     assert spec.action == TensorSpec((), torch.int64)
     assert (spec.num_envs, dict(spec.state_sizes)) == (2, {"sum": 3})
     assert dict(spec.extras) == {"shown": TensorSpec((), torch.float32)}
+    assert spec.goal_functions == envs.goal_functions  # of these very environments
 
 
 @pytest.mark.parametrize("scale", [False, True])
