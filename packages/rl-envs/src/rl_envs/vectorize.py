@@ -63,7 +63,7 @@ _NATIVE_FROM = 6
 """Environments from which a native form is faster than stepping them one by one (CartPole-v1)."""
 
 
-@checked_arguments("")
+@checked_arguments()
 def make_vec(
     env: EnvSource,
     num_envs: Count = 1,

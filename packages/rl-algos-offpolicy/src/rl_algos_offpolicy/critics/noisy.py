@@ -41,7 +41,7 @@ class NoisyEnsembleMLP(nn.Module):
             above 0.
     """
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         num_members: Count,

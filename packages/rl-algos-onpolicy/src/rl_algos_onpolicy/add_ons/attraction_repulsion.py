@@ -70,7 +70,7 @@ class OtherPolicies(PolicyLossAddOn):
     shares: Tensor
     _learner: tuple[Actor]
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         policies: Sequence[str | Actor],

@@ -59,7 +59,7 @@ class Predictor(PolicyLossAddOn):
 
     metric: ClassVar[str]
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         hidden_sizes: Sequence[Count] = (64, 64),

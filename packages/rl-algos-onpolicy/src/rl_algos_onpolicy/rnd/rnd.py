@@ -111,7 +111,7 @@ class Novelty(nn.Module):
             networks although they are given.
     """
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         observation_space: gymnasium.Space[object],
@@ -241,7 +241,7 @@ class RND(PolicyLossAddOn):
 
     batch_types: ClassVar[tuple[type, ...]] = (RolloutBatch,)
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         reward_coef: NonNegative = 1.0,

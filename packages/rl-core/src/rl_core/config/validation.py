@@ -124,11 +124,11 @@ class Config:
             raise ConfigError(f"{section}{name} {reason}")
 
 
-def checked_arguments(section: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def checked_arguments(section: str = "") -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Check a function's arguments by its annotations, like the fields of a `Config`.
 
     Args:
-        section: of a recipe, which errors put before the names of arguments; may be empty.
+        section: of a recipe, which errors put before the names of arguments; empty for none.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

@@ -55,7 +55,7 @@ class MLP(nn.Module):
         ConfigError: for an unknown activation or a width below 1.
     """
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         in_features: Count,
@@ -144,7 +144,7 @@ class EnsembleMLP(nn.Module):
             is not in [0, 1).
     """
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         num_members: Count,

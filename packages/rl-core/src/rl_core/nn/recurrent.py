@@ -40,7 +40,7 @@ class RecurrentNet(nn.Module):
         LSTM: Hochreiter & Schmidhuber 1997, in the form of ``torch.nn.LSTM``.
     """
 
-    @checked_arguments("")
+    @checked_arguments()
     def __init__(
         self,
         kind: RecurrentKind,
