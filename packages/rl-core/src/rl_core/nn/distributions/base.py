@@ -100,7 +100,6 @@ def draw_noise(
     shape: Sequence[int],
     generator: torch.Generator,
     *,
-    device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Draw independent standard noise.
@@ -108,8 +107,7 @@ def draw_noise(
     Args:
         kind: standard Gumbel, normal or logistic; ``"none"`` draws nothing and returns zeros.
         shape: of the result.
-        generator: on ``device``.
-        device: of the result.
+        generator: on the device of the result.
         dtype: of the result; floating-point.
 
     Returns:
@@ -118,6 +116,7 @@ def draw_noise(
     Raises:
         ConfigError: for an unknown kind.
     """
+    device = generator.device
     if kind == "normal":
         return torch.randn(tuple(shape), generator=generator, device=device, dtype=dtype)
     noise = torch.zeros(tuple(shape), device=device, dtype=dtype)
@@ -187,8 +186,7 @@ class ActionHead(nn.Module, ABC):
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw what the distribution's `sample` takes, `(*batch_shape, *noise_shape)`."""
-        shape = (*batch_shape, *self.noise_shape)
-        return draw_noise(self.noise_kind, shape, generator, device=generator.device)
+        return draw_noise(self.noise_kind, (*batch_shape, *self.noise_shape), generator)
 
     def no_masks(self) -> ConfigError:
         """Return the error for a mask that the head does not support."""
