@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy import TRPO, OnPolicyActor, OnPolicyActorConfig, TRPOConfig
 from rl_core.actor import Actor
-from rl_core.algorithm import PolicyLossAddOn, Scheduled
+from rl_core.algorithm import PolicyLossAddOn
 from rl_core.batch import PREPARED_COLUMNS, ReplayBatch, Rollout, RolloutBatch
-from rl_core.config import Linear
+from rl_core.config import Linear, Scheduled
 from rl_core.errors import ConfigError, NonFiniteError
 from rl_core.gradients.trust_region import constrained_step
 from rl_core.nn.distributions import Distribution

@@ -15,15 +15,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_core.actor import Actor
-from rl_core.algorithm import (
-    Algorithm,
-    AnyAlgorithm,
-    DefaultRecipe,
-    EnvSpec,
-    Scheduled,
-    UpdateSchedule,
-)
-from rl_core.config import ComponentSpec
+from rl_core.algorithm import Algorithm, AnyAlgorithm, DefaultRecipe, EnvSpec, UpdateSchedule
+from rl_core.config import ComponentSpec, Scheduled
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, TargetNetwork, call_frozen
 from rl_core.nn.distributions import Distribution, draw_noise, make_head
 from rl_core.nn.mlp import MLP

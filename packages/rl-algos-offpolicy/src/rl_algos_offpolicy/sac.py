@@ -58,9 +58,9 @@ from rl_algos_offpolicy.critics.critics import (
     weighted_mean,
 )
 from rl_algos_offpolicy.sac_config import SACConfig, check_actor
-from rl_core.algorithm import DefaultRecipe, EnvSpec, Scheduled
+from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.batch import ReplayBatch
-from rl_core.config import as_schedule
+from rl_core.config import Scheduled, as_schedule
 from rl_core.errors import ConfigError
 from rl_core.gradients import (
     LossOutput,

@@ -11,7 +11,7 @@ value function have optimizers of their own, so that their rates can differ.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.config import on_policy_recipe
 from rl_algos_onpolicy.vpg import PolicyGradient, PolicyGradientConfig
 from rl_core.algorithm import DefaultRecipe, EnvSpec, UpdateSchedule
 from rl_core.config import ScheduledNonNegative, ScheduledPositive

@@ -1,9 +1,13 @@
-"""What all on-policy algorithms can be told."""
+"""Options that all on-policy algorithms share, and their default recipe."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
+from gymnasium import spaces
+
+from rl_core.algorithm import DefaultRecipe, EnvSpec
 from rl_core.config import (
+    ComponentSpec,
     Config,
     Needs,
     ScheduledFraction,
@@ -12,7 +16,9 @@ from rl_core.config import (
 )
 from rl_core.errors import ConfigError
 from rl_core.gradients import OptimizerConfig
+from rl_core.nn.torso import has_vectors
 from rl_core.returns import AdvantageEstimator, ValueTarget
+from rl_core.spaces import HybridSpace
 
 AdvantageNormalization = Literal["minibatch", "batch", "none"]
 """Over which samples advantages are normalized."""
@@ -82,3 +88,29 @@ class OnPolicyConfig(Config):
                 "entropy_coef has no effect on a policy that stop_entropy_gradient=True keeps from "
                 "the entropy; leave one of them out, or use entropy_method='max'"
             )
+
+
+def on_policy_recipe(
+    env: EnvSpec, *, num_envs: int, num_steps: int, entropy_coef: float = 0.0
+) -> DefaultRecipe:
+    """Compose an `OnPolicyActor` with a `RolloutStorage`.
+
+    Continuous control gets normalized observations, where they are vectors at least in part, and
+    scaled rewards; without them the sizes of observations and rewards decide whether anything is
+    learned.
+
+    Args:
+        env: the environment.
+        num_envs: how many to step together.
+        num_steps: rows per rollout.
+        entropy_coef: weight of the entropy of discrete actions.
+    """
+    continuous = isinstance(env.action_space, spaces.Box | HybridSpace)
+    normalize = continuous and has_vectors(env.observation_space)
+    return DefaultRecipe(
+        actor=ComponentSpec("actor", "on-policy", {"normalize_observations": normalize}),
+        storage=ComponentSpec("storage", "rollout", {"num_steps": num_steps}),
+        env={"num_envs": num_envs},
+        algorithm={} if continuous or not entropy_coef else {"entropy_coef": entropy_coef},
+        trainer={"scale_rewards": continuous},
+    )

@@ -11,47 +11,47 @@ from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution
 
 
-def shaped_entropy(options: OnPolicyConfig, entropy: Tensor) -> Tensor:
+def shaped_entropy(config: OnPolicyConfig, entropy: Tensor) -> Tensor:
     """Return each step's entropy as rewards and losses take it.
 
     Args:
-        options: of an algorithm.
+        config: options of an algorithm.
         entropy: of the policy's distributions.
     """
-    if options.stop_entropy_gradient:
+    if config.stop_entropy_gradient:
         entropy = entropy.detach()
-    return F.softplus(entropy) if options.use_softplus_entropy else entropy
+    return F.softplus(entropy) if config.use_softplus_entropy else entropy
 
 
 def entropy_bonus(
-    options: OnPolicyConfig, coefficient: Tensor, distribution: Distribution
+    config: OnPolicyConfig, coefficient: Tensor, distribution: Distribution
 ) -> Tensor | None:
     """Return what is added to each step's reward; None where nothing is.
 
     Args:
-        options: of an algorithm.
+        config: options of an algorithm.
         coefficient: the present one, 0-dim.
         distribution: of the policy.
     """
-    if options.entropy_method != "max":
+    if config.entropy_method != "max":
         return None
-    return coefficient * shaped_entropy(options, distribution.entropy())
+    return coefficient * shaped_entropy(config, distribution.entropy())
 
 
 def entropy_loss(
-    options: OnPolicyConfig, coefficient: Tensor, distribution: Distribution, mask: Tensor
+    config: OnPolicyConfig, coefficient: Tensor, distribution: Distribution, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the loss's entropy term, and the mean entropy itself for the log, both 0-dim.
 
     Args:
-        options: of an algorithm.
+        config: options of an algorithm.
         coefficient: the present one, 0-dim.
         distribution: of the policy.
         mask: which samples count.
     """
     entropy = distribution.entropy()
     mean = masked_mean(entropy, mask)
-    if options.entropy_method != "regularized":
+    if config.entropy_method != "regularized":
         return mean.new_zeros(()), mean
-    shaped = shaped_entropy(options, entropy)
+    shaped = shaped_entropy(config, entropy)
     return -coefficient * (mean if shaped is entropy else masked_mean(shaped, mask)), mean

@@ -36,8 +36,7 @@ import torch
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns, normalized_advantage
-from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig
-from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.config import AdvantageNormalization, OnPolicyConfig, on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.kl import adapted_penalty, kl_penalty_term, mean_kl
 from rl_algos_onpolicy.sharing import check_no_intrinsic_value
@@ -46,7 +45,6 @@ from rl_core.algorithm import (
     Algorithm,
     DefaultRecipe,
     EnvSpec,
-    Scheduled,
     UpdateSchedule,
     whole_batch,
 )
@@ -55,6 +53,7 @@ from rl_core.config import (
     Count,
     Needs,
     Schedule,
+    Scheduled,
     ScheduledNonNegative,
     ScheduledPositive,
     Without,

@@ -28,18 +28,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import OnPolicyConfig
-from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.config import OnPolicyConfig, on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.kl import mean_kl
 from rl_algos_onpolicy.ppo import surrogate_loss, value_loss
 from rl_algos_onpolicy.sharing import check_names_modules, check_no_intrinsic_value, shared_modules
-from rl_core.algorithm import (
-    Algorithm,
-    DefaultRecipe,
-    EnvSpec,
-    whole_batch,
-)
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, whole_batch
 from rl_core.batch import Rollout, RolloutBatch
 from rl_core.config import Count, NonNegative, ScheduledNonNegative, ScheduledPositive, Without
 from rl_core.errors import ConfigError

@@ -25,13 +25,12 @@ from typing import ClassVar, TypeVar
 from torch import Tensor
 
 from rl_algos_onpolicy.advantages import advantage_columns
-from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig
-from rl_algos_onpolicy.defaults import on_policy_recipe
+from rl_algos_onpolicy.config import GaeLambda, OnPolicyConfig, on_policy_recipe
 from rl_algos_onpolicy.entropy import entropy_loss
 from rl_algos_onpolicy.sharing import check_names_modules, check_no_intrinsic_value, shared_modules
-from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec, Scheduled
+from rl_core.algorithm import Algorithm, DefaultRecipe, EnvSpec
 from rl_core.batch import Rollout, RolloutBatch
-from rl_core.config import Count, Linear, ScheduledNonNegative
+from rl_core.config import Count, Linear, Scheduled, ScheduledNonNegative
 from rl_core.errors import ConfigError
 from rl_core.gradients import LossOutput, Noise, ParameterGroup, masked_mean
 
@@ -56,7 +55,7 @@ class PolicyGradientConfig(OnPolicyConfig):
     gae_lambda: GaeLambda = 1.0
 
 
-OptionsT = TypeVar("OptionsT", bound=PolicyGradientConfig)
+ConfigT = TypeVar("ConfigT", bound=PolicyGradientConfig)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -70,7 +69,7 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, mask: Tensor) -> T
     return -masked_mean(log_prob * advantage, mask)
 
 
-class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
+class PolicyGradient(Algorithm[ConfigT, RolloutBatch]):
     """Policy and value function with an optimizer each; the policy's moves what they share.
 
     Args:
@@ -90,7 +89,7 @@ class PolicyGradient(Algorithm[OptionsT, RolloutBatch]):
     def _has_value(self) -> bool:
         return self.config.value_learning_rate is not None
 
-    def resolve_config(self, config: OptionsT) -> OptionsT:
+    def resolve_config(self, config: ConfigT) -> ConfigT:
         """Refuse an actor with a second value function."""
         check_no_intrinsic_value(self.actor)
         return config

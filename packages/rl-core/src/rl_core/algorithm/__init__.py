@@ -7,7 +7,6 @@ from rl_core.algorithm.algorithm import AnyAlgorithm as AnyAlgorithm
 from rl_core.algorithm.defaults import DefaultRecipe as DefaultRecipe
 from rl_core.algorithm.defaults import EnvSpec as EnvSpec
 from rl_core.algorithm.evaluation import EvaluatedEpisodes as EvaluatedEpisodes
-from rl_core.algorithm.hyper import Scheduled as Scheduled
 from rl_core.algorithm.rollouts import evaluate_rollout as evaluate_rollout
 from rl_core.algorithm.update import UpdateCallbacks as UpdateCallbacks
 from rl_core.algorithm.update import UpdateSchedule as UpdateSchedule

@@ -16,7 +16,7 @@ from rl_core.algorithm.hyper import Schedules, checked_config
 from rl_core.algorithm.update import UpdateCallbacks, UpdateSchedule, run_update
 from rl_core.batch import ReplayBatch, Rollout, RolloutBatch
 from rl_core.compile.function import CompiledFunctions
-from rl_core.config import Schedule, type_arguments
+from rl_core.config import Scheduled, type_arguments
 from rl_core.env import VecEnv
 from rl_core.errors import ConfigError
 from rl_core.gradients import (
@@ -341,7 +341,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     # Inherited: hyper-parameters, weights and state
 
     def update_algorithm_parameter(
-        self, parameter_name: str, new_parameter_value: float | Schedule
+        self, parameter_name: str, new_parameter_value: Scheduled
     ) -> None:
         """Change a hyper-parameter while running, by a number or a schedule of the whole run.
 

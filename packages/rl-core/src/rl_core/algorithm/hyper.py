@@ -6,8 +6,14 @@ from dataclasses import is_dataclass, replace
 
 import torch
 
-from rl_core.config import Config, Schedule, as_schedule, field_types, parse_schedule
-from rl_core.config import Scheduled as Scheduled
+from rl_core.config import (
+    Config,
+    Schedule,
+    Scheduled,
+    as_schedule,
+    field_types,
+    parse_schedule,
+)
 from rl_core.errors import CheckpointError, ConfigError, nearest
 from rl_core.gradients import HyperParameters
 from rl_core.stateful import StateReader
@@ -61,7 +67,7 @@ class Schedules(Mapping[str, Schedule]):
             if not schedule.is_constant or schedule != self._given[name]
         }
 
-    def change(self, name: str, value: float | Schedule) -> None:
+    def change(self, name: str, value: Scheduled) -> None:
         """Replace a schedule; the new one is one of the whole run.
 
         Raises:
@@ -109,7 +115,7 @@ class Schedules(Mapping[str, Schedule]):
             raise CheckpointError(f"the saved schedule of '{name}' is wrong: {error}") from error
         return schedule
 
-    def _check(self, name: str, value: float | Schedule) -> None:
+    def _check(self, name: str, value: Scheduled) -> None:
         """Let the config's own checks judge a new value."""
         if isinstance(self._config, Config):  # options without effect change nothing
             self._config.check_field(name, value)

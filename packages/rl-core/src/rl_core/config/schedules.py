@@ -257,7 +257,7 @@ def as_python(value: ValueT) -> ValueT:
     return cast("ValueT", value.item()) if isinstance(value, np.generic) else value
 
 
-def as_schedule(value: float | Schedule) -> Schedule:
+def as_schedule(value: Scheduled) -> Schedule:
     """Return a schedule as it is, and a number as a constant one.
 
     Raises:
