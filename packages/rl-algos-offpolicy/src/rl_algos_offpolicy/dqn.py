@@ -59,7 +59,7 @@ from rl_core.types import Observation, State
 ErrorLoss = Literal["huber", "square"]
 """h of Eq. (3)."""
 
-USUAL_EPSILON = Piecewise(((0.0, 1.0), (0.1, 0.05)))
+_DEFAULT_EPSILON = Piecewise(((0.0, 1.0), (0.1, 0.05)))
 """The probability of a random action when none is given."""
 
 
@@ -117,7 +117,7 @@ class DQN(Algorithm[DQNConfig, ReplayBatch]):
         if config.tau is None:
             config = replace(config, tau=0.01 if config.target_update_every == 1 else 1.0)
         if not critics.noisy:
-            return replace(config, epsilon=USUAL_EPSILON) if config.epsilon is None else config
+            return replace(config, epsilon=_DEFAULT_EPSILON) if config.epsilon is None else config
         if config.epsilon not in (None, 0.0):
             raise ConfigError(
                 f"epsilon={config.epsilon} contradicts actor.noisy: noisy critics explore by "
@@ -246,9 +246,9 @@ class Rainbow(DQN):
 
     Source: Hessel et al. 2018, https://arxiv.org/abs/1710.02298, Table 1.
 
-    Deviations from the paper: it is measured for a run of 50 million steps on Atari. Learning rate,
-    minibatch, cadence, target period, size of the storage and the start of learning are `DQN`'s,
-    for environments that are learned in some 10,000 steps; rewards are not clipped.
+    Deviations from the paper, whose settings are for 50 million steps of Atari: learning rate,
+    minibatch size, steps between updates, target period, storage size and start of learning are
+    those of `DQN`, for environments that take some 10,000 steps; rewards are not clipped.
 
     Args:
         actor: an `OffPolicyActor` with a greedy policy.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_core.config import Count, Positive, checked_arguments
 from rl_core.nn.init import fan_in_uniform
-from rl_core.nn.mlp import Activation, activation_function
+from rl_core.nn.mlp import ACTIVATIONS, Activation
 
 
 class NoisyEnsembleMLP(nn.Module):
@@ -56,7 +56,7 @@ class NoisyEnsembleMLP(nn.Module):
         widths = [in_features, *hidden_sizes, out_features]
         self.num_members = num_members
         self.out_features = out_features
-        self._activate = activation_function(activation)
+        self._activate = ACTIVATIONS[activation]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         self.weight_sigmas = nn.ParameterList()

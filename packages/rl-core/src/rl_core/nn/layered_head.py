@@ -14,7 +14,7 @@ _CORES: dict[str, CoreKind] = {"GRU": "gru", "LSTM": "lstm"}
 _OUTPUT = "ActionLinear"
 
 
-def split_head(
+def _split_head(
     head: Sequence[LayerConfig], path: str
 ) -> tuple[Sequence[LayerConfig], CoreConfig | None]:
     """Split a head into its layers and the recurrent core that it ends with, if any.
@@ -46,10 +46,10 @@ def head_maker(head: Sequence[LayerConfig] | None, path: str) -> Callable[[int],
     """Return a function that builds a head's layers from their input width; None without a head."""
     if head is None:
         return None
-    layers, _ = split_head(head, path)
+    layers, _ = _split_head(head, path)
     return lambda in_features: build_layers(layers, (in_features,), path)
 
 
 def head_core(head: Sequence[LayerConfig] | None, path: str) -> CoreConfig | None:
     """Return the recurrent core that a head ends with, if any."""
-    return None if head is None else split_head(head, path)[1]
+    return None if head is None else _split_head(head, path)[1]

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import torch
@@ -23,7 +23,7 @@ from rl_core.nn.init import (
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 """The names of the activations."""
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": F.relu,
     "elu": F.elu,
@@ -31,11 +31,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "leaky_relu": F.leaky_relu,
 }
-
-
-def activation_function(name: Activation) -> Callable[[Tensor], Tensor]:
-    """Return the activation of a name."""
-    return _FUNCTIONS[name]
+"""The activations by name."""
 
 
 class MLP(nn.Module):
@@ -67,7 +63,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [in_features, *hidden_sizes]
-        self._activate = activation_function(activation)
+        self._activate = ACTIVATIONS[activation]
         self.hidden = nn.ModuleList(
             orthogonal_(nn.Linear(a, b), math.sqrt(2.0)) for a, b in itertools.pairwise(widths)
         )
@@ -162,7 +158,7 @@ class EnsembleMLP(nn.Module):
         self.num_members = num_members
         self.out_features = widths[-1]
         self._num_activated = len(hidden_sizes)
-        self._activate = activation_function(activation)
+        self._activate = ACTIVATIONS[activation]
         layers = list(itertools.pairwise(widths))
         gains = [math.sqrt(2.0)] * len(hidden_sizes) + [1.0] * (len(layers) - len(hidden_sizes))
         self.weights = nn.ParameterList(

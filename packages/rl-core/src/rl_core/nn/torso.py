@@ -337,7 +337,7 @@ class _VectorEncoder(nn.Module):
         super().__init__()
         self.norm = RunningNorm(shape) if normalize else None
         self._event_dims = len(shape)
-        self.out_features = int(torch.Size(shape).numel())
+        self.out_features = torch.Size(shape).numel()
 
     def forward(self, values: Tensor) -> Tensor:
         if not values.is_floating_point():
