@@ -29,8 +29,10 @@ class ActorCritic(Algorithm[ConfigT, ReplayBatch], Generic[ConfigT]):
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """Give critics and policy an optimizer each, and let the policy follow."""
-        names = {"critic": ("actor.critics",), "policy": ("actor.policy", "add_ons")}
-        return tuple(self.parameter_group(name, modules) for name, modules in names.items())
+        return (
+            self.parameter_group("critic", ("actor.critics",)),
+            self.parameter_group("policy", ("actor.policy", "add_ons")),
+        )
 
     def parameter_group(self, name: str, modules: tuple[str, ...]) -> ParameterGroup:
         """Return a group with the learning rate and the bound that the config says.

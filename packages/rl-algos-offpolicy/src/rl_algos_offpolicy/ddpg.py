@@ -98,7 +98,7 @@ class DeterministicConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
-        self.ou_process()
+        self.ou_process()  # refuses steps that are too long
 
     def ou_process(self) -> OrnsteinUhlenbeck:
         """Return a new process for the noise ``"ou"``."""
@@ -135,7 +135,6 @@ class DeterministicAlgorithm(ActorCritic[ConfigT], Generic[ConfigT]):
         self.target_policy = copy.deepcopy(actor.policy)
         self.target_critics = copy.deepcopy(actor.critics)
         self._process = self.config.ou_process()
-        self._process.state = self._process.state.to(self.device)
         return {"target_policy": self.target_policy, "target_critics": self.target_critics}
 
     @abstractmethod

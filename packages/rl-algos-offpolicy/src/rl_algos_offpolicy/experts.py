@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_core.actor import Actor, ActorLoader, HasActor, distribution_class, evaluation_mode
+from rl_core.env import as_numpy
 from rl_core.errors import CheckpointError, ConfigError, DataError
 from rl_core.spaces import action_problem, check_same_space
 from rl_core.stateful import StateReader
@@ -163,8 +164,7 @@ class ExpertPolicy:
             if isinstance(observation, Tensor)
             else {key: part.numpy(force=True) for key, part in observation.items()}
         )
-        answer = self._function(arrays)
-        actions = answer.numpy(force=True) if isinstance(answer, Tensor) else np.asarray(answer)
+        actions = as_numpy(self._function(arrays))
         space = self._learner.action_space
         first = observation if isinstance(observation, Tensor) else next(iter(observation.values()))
         problem = action_problem(space, actions, len(first), "observation")

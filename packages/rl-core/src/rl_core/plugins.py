@@ -28,7 +28,14 @@ from rl_core.errors import PluginError, in_brief, nearest
 from rl_core.other_names import variants
 
 KINDS = (
-    *("algorithms", "storages", "samplers", "envs", "actors", "add_ons", "executors", "loggers"),
+    "algorithms",
+    "storages",
+    "samplers",
+    "envs",
+    "actors",
+    "add_ons",
+    "executors",
+    "loggers",
     "callbacks",
 )
 """The kinds of plug-ins, each registered in the entry-point group ``rl_core.<kind>``."""

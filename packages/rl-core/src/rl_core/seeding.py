@@ -34,7 +34,11 @@ def spawn_generator(seed: int, name: str, device: torch.device | str = "cpu") ->
         ConfigError: when the seed is negative.
         DeviceError: when the device is not available.
     """
-    return _generator(_seed_word(seed, name), device)
+    try:
+        generator = torch.Generator(device=device)
+    except RuntimeError as error:
+        raise DeviceError(f"no generator on device {device}: {error}; use 'cpu'") from error
+    return generator.manual_seed(_seed_word(seed, name))
 
 
 def spawn_seed(seed: int, name: str, index: int = 0) -> int:
@@ -125,14 +129,6 @@ def _seed_word(seed: int, name: str, index: int = 0) -> int:
     words = np.frombuffer(digest, dtype="<u4").tolist()
     sequence = np.random.SeedSequence(checked_seed(seed), spawn_key=(*words, index))
     return int(sequence.generate_state(1, np.uint64)[0])
-
-
-def _generator(seed: int, device: torch.device | str) -> torch.Generator:
-    try:
-        generator = torch.Generator(device=device)
-    except RuntimeError as error:
-        raise DeviceError(f"no generator on device {device}: {error}; use 'cpu'") from error
-    return generator.manual_seed(seed)
 
 
 def _kind(value: object) -> str:

@@ -136,7 +136,7 @@ class Novelty(nn.Module):
         self.config = config
         self.normalize = NormalizedObservation(observation_space, config.frame_stack)
         sizes, shapes = config.hidden_sizes, self.normalize.shapes
-        if target is None:  # an empty nn.Sequential is false
+        if target is None:
             target = FeatureNet(shapes, sizes, config.num_features, bias_std=1.0)
         if predictor is None:
             predictor = FeatureNet(shapes, (*sizes, *sizes[-1:]), config.num_features)
@@ -253,12 +253,11 @@ class RND(PolicyLossAddOn):
         super().__init__()
         self.reward_coef = reward_coef
         self.rnd = rnd
-        self._given = (target, predictor)
-        self._has_networks = target is not None or predictor is not None
+        self._networks = target, predictor
 
     def setup(self, actor: Actor, device: torch.device) -> None:
         """Make the networks."""
-        target, predictor = self._given
+        target, predictor = self._networks
         self.novelty = Novelty(
             actor.observation_space, self.rnd, target=target, predictor=predictor, device=device
         )
@@ -298,7 +297,7 @@ class RND(PolicyLossAddOn):
     @property
     def uses_objects(self) -> bool:
         """Whether the networks are the user's own."""
-        return self._has_networks
+        return self._networks != (None, None)
 
     def more_state(self) -> StateDict:
         """Return the filter's last row."""

@@ -105,7 +105,6 @@ class ReplayBuffer(ReplayStorage):
                 "storage.sampler replaces prioritized and recent, which are samplers too; leave "
                 "one out"
             )
-        # A sampler of the user's that has a length may be empty, and false.
         drawn_by = _make_sampler(prioritized, recent) if sampler is None else sampler
         super().__init__(size, drawn_by, n_step)
         self.prioritized = prioritized
