@@ -323,10 +323,10 @@ def _check_numbers(graph: _Graph, run: Run, inputs: list[Tensor]) -> None:
         return
     forward = graph.traced.module.forward
     expected = _results(forward, inputs)
-    rounded = _results(forward, [_rounded(part) for part in inputs])
+    perturbed = _results(forward, [_perturbed(part) for part in inputs])
     got = _results(lambda *tensors: run(list(tensors)), inputs)
     before = [*[torch.zeros_like(part) for part in got[: len(graph.names)]], *inputs]
-    if not all(map(_agree, before, expected, rounded, got)):
+    if not all(map(_agree, before, expected, perturbed, got)):
         raise CompileError(
             "compiled and uncompiled results differ; please report this with the processor and "
             "torch's version"
@@ -341,8 +341,8 @@ def _results(call: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) ->
         return [*call(*copies), *copies]
 
 
-def _rounded(tensor: Tensor) -> Tensor:
-    """Return a tensor whose numbers are off by some units of their last place."""
+def _perturbed(tensor: Tensor) -> Tensor:
+    """Return a tensor whose numbers are off by about one millionth."""
     if not tensor.is_floating_point():
         return tensor
     generator = torch.Generator(tensor.device).manual_seed(0)
@@ -350,26 +350,28 @@ def _rounded(tensor: Tensor) -> Tensor:
     return tensor * (1.0 + 1e-6 * noise).to(tensor.dtype)
 
 
-def _agree(before: Tensor, expected: Tensor, rounded: Tensor, got: Tensor) -> bool:
+def _agree(before: Tensor, expected: Tensor, perturbed: Tensor, got: Tensor) -> bool:
     """Say whether a tensor changed as expected, but for what rounding can do.
 
     Args:
         before: what it was, or zeros.
         expected: what it became, one operation after the other.
-        rounded: the same from slightly other inputs. It shows what hangs on rounding, such as the
+        perturbed: the same from perturbed inputs. It shows what depends on rounding, such as the
             steps that Adam makes of gradients which are nothing but rounding.
         got: what it became compiled.
     """
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return False
     if not expected.is_floating_point():
-        before, expected, rounded, got = (p.float() for p in (before, expected, rounded, got))
+        before, expected, perturbed, got = (
+            part.float() for part in (before, expected, perturbed, got)
+        )
     elif not torch.equal(expected.isfinite(), got.isfinite()):
         return False
-    finite = expected.isfinite() & before.isfinite() & rounded.isfinite()
+    finite = expected.isfinite() & before.isfinite() & perturbed.isfinite()
     off, moved, size, sensitive = (
         torch.where(finite, part, 0.0).double().norm()
-        for part in (got - expected, expected - before, expected, rounded - expected)
+        for part in (got - expected, expected - before, expected, perturbed - expected)
     )
     return bool(off <= _TOLERANCE * moved + 1e-5 * size + 10.0 * sensitive + 1e-6)
 
