@@ -15,6 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler  # what pipes themselves send objects with
 from typing import Any
@@ -24,6 +25,8 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector.utils import CloudpickleWrapper
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl_core.errors import (
     CheckpointError,
@@ -183,7 +186,7 @@ class _WorkerEnvs(SyncVecEnv):
     def resume(self, states: Sequence[StateDict], steps: int) -> None:
         """Restore the environments, in a step of all environments."""
         for env, state in zip(self.envs, states, strict=True):
-            set_state(env, map_tree(to_tensor, state))
+            set_state(env, with_tensors(state))
         self._steps, self._is_ready = steps, True
 
     def _reset_all(self, seed: int | None) -> ArrayObservation:
@@ -246,7 +249,7 @@ def _work(
                 elif command == "call":
                     reply(envs.call(*arguments))
                 elif command == "save":
-                    reply(map_tree(to_array, envs.save()))
+                    reply(with_arrays(envs.save()))
                 elif command == "load":
                     envs.resume(*arguments)
                     pipe.send_bytes(_SILENT)
@@ -353,23 +356,16 @@ def named_arrays(observation: Any) -> list[tuple[str, Rows]]:
     return list(observation.items()) if isinstance(observation, dict) else [("", observation)]
 
 
-def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to what is in nested mappings and lists."""
-    if isinstance(tree, Mapping):
-        return {key: map_tree(function, item) for key, item in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [map_tree(function, item) for item in tree]
-    return function(tree)
+def with_arrays(state: StateDict) -> StateDict:
+    """Turn the tensors of a state into arrays, which pipes send by value."""
+    arrays: StateDict = tree_map_only(Tensor, partial(Tensor.numpy, force=True), state)
+    return arrays
 
 
-def to_array(value: Any) -> Any:
-    """Turn a tensor into an array, which pipes send by value."""
-    return value.numpy(force=True) if isinstance(value, torch.Tensor) else value
-
-
-def to_tensor(value: Any) -> Any:
-    """Turn an array back into a tensor."""
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+def with_tensors(state: StateDict) -> StateDict:
+    """Turn the arrays of a state back into tensors."""
+    tensors: StateDict = tree_map_only(np.ndarray, torch.from_numpy, state)
+    return tensors
 
 
 def make_poll(pipe: Connection) -> Callable[[float], bool]:

@@ -23,13 +23,12 @@ from rl_envs.vector._arrays import Rows
 from rl_envs.vector._worker_process import (
     LAST_WORDS_S,
     Worker,
-    map_tree,
     named_arrays,
     shared_fields,
     shared_size,
     shared_views,
-    to_array,
-    to_tensor,
+    with_arrays,
+    with_tensors,
 )
 from rl_envs.vector.base import BaseGymVecEnv, spread_seed
 from rl_envs.vector.sync import Last, LazyInfo
@@ -189,13 +188,13 @@ class ProcessVecEnv(BaseGymVecEnv):
         rows = {number: state for reply in replies for number, state in reply.items()}
         # None after the state of a `SyncVecEnv` was loaded, which has no observation.
         last = {} if self._last is None else dict(named_arrays(self._last))
-        return {"rows": map_tree(to_tensor, rows), "observation": map_tree(to_tensor, last)}
+        return {"rows": with_tensors(rows), "observation": with_tensors(last)}
 
     def _load_episodes(self, saved: StateReader) -> None:
         rows, observation = saved.reader("rows"), saved.tensors("observation")
         rows.expect(map(str, range(self._num_envs)))
         for worker in self._workers:
-            states = [map_tree(to_array, rows.tree(str(row))) for row in worker.rows]
+            states = [with_arrays(rows.tree(str(row))) for row in worker.rows]
             worker.send(("load", states, self._steps))
         self._receive(self._workers, "load")
         arrays = {name: value.numpy(force=True).copy() for name, value in observation.items()}
