@@ -38,9 +38,9 @@ class TaskSampler:
         num_test_tasks: int | None = None,
         with_replacement: bool = False,
     ) -> None:
-        numbers = {"num_train_tasks": num_train_tasks, "num_test_tasks": num_test_tasks}
-        for name, number in numbers.items():
-            check_argument(name, number, Count | None)
+        numbers: dict[TaskSplit, int | None] = {"train": num_train_tasks, "test": num_test_tasks}
+        for split, number in numbers.items():
+            check_argument(f"num_{split}_tasks", number, Count | None)
         if with_replacement and num_train_tasks is None:
             raise ConfigError(
                 "with_replacement has no effect without num_train_tasks, where every draw is new; "
@@ -48,13 +48,9 @@ class TaskSampler:
             )
         self._draw = draw
         self._with_replacement = with_replacement
-        self._fixed: dict[TaskSplit, Tensor | None] = {
-            "train": None
-            if num_train_tasks is None
-            else draw(num_train_tasks, spawn_generator(0, "train")),
-            "test": None
-            if num_test_tasks is None
-            else draw(num_test_tasks, spawn_generator(0, "test")),
+        self._fixed = {
+            split: None if number is None else draw(number, spawn_generator(0, split))
+            for split, number in numbers.items()
         }
 
     def num_tasks(self, split: TaskSplit) -> int | None:
