@@ -15,13 +15,13 @@ class PrioritizedConfig(Config):
     """Options of prioritized replay.
 
     Attributes:
-        alpha: Exponent of the priorities, in [0, 1]; 0 samples uniformly.
-        beta: Exponent of the importance weights, in [0, 1], or a schedule such as
+        alpha: exponent of the priorities, in [0, 1]; 0 samples uniformly.
+        beta: exponent of the importance weights, in [0, 1], or a schedule such as
             ``Linear(0.4, 1.0)``; 1 corrects the bias fully.
-        epsilon: Added to every error. The bound is that of single-precision priorities.
-        default_error: Error of transitions that no gradient step has seen yet; None takes the
+        epsilon: added to every error. The bound is that of single-precision priorities.
+        default_error: error of transitions that no gradient step has seen yet; None takes the
             largest error so far, initially 1.
-        eta: Weight of the largest error in the error of a sequence; the rest is the mean. None
+        eta: weight of the largest error in the error of a sequence; the rest is the mean. None
             takes 0.9. It needs ``sequences``.
 
     Raises:
@@ -40,13 +40,13 @@ class RecentConfig(Config):
     """Options of sampling from the newest transitions.
 
     Attributes:
-        eta: How fast the windows shrink, in (0, 1]; 1 does not shrink them.
-        cmin: Smallest window, in transitions; less than the buffer's size.
-        period: Number of batches over which windows shrink, before they start again with the
+        eta: how fast the windows shrink, in (0, 1]; 1 does not shrink them.
+        cmin: smallest window, in transitions; less than the buffer's size.
+        period: number of batches over which windows shrink, before they start again with the
             largest. Batches are counted across updates, so it means the same whether an update
             has one batch or a thousand. None takes the batches of each update, which must then be
             more than one.
-        update_eta: Adapt eta to the returns of the last episodes: it is this eta while they rise,
+        update_eta: adapt eta to the returns of the last episodes: it is this eta while they rise,
             and nears 1 while they fall.
 
     Raises:
@@ -72,12 +72,12 @@ class HindsightConfig(Config):
     """Options of hindsight experience replay.
 
     Attributes:
-        strategy: Which achieved goal becomes the desired one: ``"final"``, the last of the
+        strategy: which achieved goal becomes the desired one: ``"final"``, the last of the
             episode; ``"future"``, that of this transition or a later one; ``"episode"``, any of the
             episode; ``"random"``, any that is stored.
-        k: Relabeled transitions per original one: a share of k / (k + 1) is relabeled.
-        achieved_goal: Key of the achieved goal in the observation.
-        desired_goal: Key of the desired goal in the observation.
+        k: relabeled transitions per original one: a share of k / (k + 1) is relabeled.
+        achieved_goal: key of the achieved goal in the observation.
+        desired_goal: key of the desired goal in the observation.
 
     Raises:
         ConfigError: when a value is out of range, or both entries are the same.
@@ -106,8 +106,8 @@ class SequenceConfig(Config):
     last ones of the sequence before. So every transition is learned from in just one sequence.
 
     Attributes:
-        length: Number of transitions in a sequence, burn-in included.
-        overlap: Share of them that is burn-in, in [0, 1): ``int(overlap * length)`` transitions.
+        length: number of transitions in a sequence, burn-in included.
+        overlap: share of them that is burn-in, in [0, 1): ``int(overlap * length)`` transitions.
 
     Raises:
         ConfigError: when a value is out of range, or no transition is left to learn from.

@@ -171,7 +171,6 @@ class Storage(StateFields, ABC, Generic[BatchT]):
         Raises:
             ConfigError: when the sizes contradict each other or what the storage will hold.
         """
-        return
 
     def mark_boundary(self) -> None:
         """Mark an episode boundary: what is inserted next does not continue what is stored.

@@ -34,10 +34,10 @@ class NewGoals:
     """New goals of some samples, and the rewards and terminations that come with them.
 
     Attributes:
-        which: Which samples, `(M,)`.
-        goals: Their goals, `(M, ...)`.
-        reward: Rewards of the L rows from each sample on, `(L, M)`; 0 where there is no transition.
-        ends: Where episodes terminate, `(L, M)`; None where that does not depend on goals.
+        which: which samples, `(M,)`.
+        goals: their goals, `(M, ...)`.
+        reward: rewards of the L rows from each sample on, `(L, M)`; 0 where there is no transition.
+        ends: where episodes terminate, `(L, M)`; None where that does not depend on goals.
     """
 
     which: Positions
@@ -49,7 +49,7 @@ class NewGoals:
         """Shorten windows to where the new goals terminate the episode.
 
         Args:
-            num_steps: Lengths of the windows that begin with the first T rows, `(T, M)`.
+            num_steps: lengths of the windows that begin with the first T rows, `(T, M)`.
 
         Returns:
             New lengths, and whether the episode terminates with the window's last step, `(T, M)`.
@@ -66,11 +66,11 @@ class Relabeler:
     """Assigns new goals to some samples, and recomputes their rewards.
 
     Args:
-        ring: The rows.
-        generator: Generator on the CPU.
-        config: Options.
-        functions: Reward and termination of goals.
-        is_own: Whether the environments gave the functions, which then have to agree with the
+        ring: the rows.
+        generator: generator on the CPU.
+        config: options.
+        functions: reward and termination of goals.
+        is_own: whether the environments gave the functions, which then have to agree with the
             rewards that their steps returned.
     """
 
@@ -103,7 +103,7 @@ class Relabeler:
         """Choose which samples are relabeled, and the transitions whose goals they get.
 
         Args:
-            slots: Slots of transitions, or of the first ones of sequences, `(N,)`.
+            slots: slots of transitions, or of the first ones of sequences, `(N,)`.
 
         Returns:
             Which of them, `(M,)`, and the slots of the transitions that achieved the new goals,
@@ -136,9 +136,9 @@ class Relabeler:
         """Compute the rewards and terminations of rows for other goals.
 
         Args:
-            rows: Slots, `(T, M)`.
-            goals: One goal for the T rows of each column, `(M, ...)`.
-            counts: Which rows are transitions, `(T, M)`; the others get zeros.
+            rows: slots, `(T, M)`.
+            goals: one goal for the T rows of each column, `(M, ...)`.
+            counts: which rows are transitions, `(T, M)`; the others get zeros.
 
         Returns:
             Rewards `(T, M)`, and terminations `(T, M)`; None where they do not depend on goals.
@@ -177,8 +177,8 @@ class Relabeler:
         """Choose new goals, one for all rows of a sample, and compute their rewards.
 
         Args:
-            slots: First rows of the samples, `(N,)`.
-            lengths: Number of consecutive transitions from each, `(N,)`.
+            slots: first rows of the samples, `(N,)`.
+            lengths: number of consecutive transitions from each, `(N,)`.
             num_rows: L, the maximum number of rows that are needed.
         """
         if self._is_unchecked:
@@ -217,9 +217,9 @@ class Relabeler:
         """Write new goals into observations, and into next observations if they are there.
 
         Args:
-            columns: Columns of the samples, which are changed.
-            new: New goals of some samples.
-            axis: Axis of the samples; a goal is written to all indices of the axes before it.
+            columns: columns of the samples, which are changed.
+            new: new goals of some samples.
+            axis: axis of the samples; a goal is written to all indices of the axes before it.
         """
         which = torch.from_numpy(new.which).to(new.goals.device)
         for name in (self._goal, f"next_{self._goal}"):
@@ -241,9 +241,9 @@ def checked_functions(
     """Check that observations have goals, and return how these are rewarded.
 
     Args:
-        spec: What is stored.
-        config: Options.
-        her_function: The user's own function; None asks the environments.
+        spec: what is stored.
+        config: options.
+        her_function: the user's own function; None asks the environments.
 
     Raises:
         ConfigError: when there are no goals, or no function that rewards them.

@@ -45,27 +45,27 @@ class ReplayBuffer(ReplayStorage):
     rows, so that ``size`` transitions can still be drawn with what came before them.
 
     Args:
-        size: Maximum number of transitions, over all environments.
-        n_step: Maximum number of rewards in a transition. There are fewer where the episode ended,
+        size: maximum number of transitions, over all environments.
+        n_step: maximum number of rewards in a transition. There are fewer where the episode ended,
             where the stored data breaks off, and for the newest transitions.
-        prioritized: Sample by priority; None samples uniformly.
-        recent: Sample from the newest transitions only; None samples from all.
-        hindsight: Relabel goals in hindsight; None leaves them unchanged.
-        her_function: Rewards goals where the environment has no ``compute_reward``, or in its
+        prioritized: sample by priority; None samples uniformly.
+        recent: sample from the newest transitions only; None samples from all.
+        hindsight: relabel goals in hindsight; None leaves them unchanged.
+        her_function: rewards goals where the environment has no ``compute_reward``, or in its
             place: for achieved goals `(N, ...)`, desired goals and an empty info it returns rewards
             `(N,)`. `GoalFunctions` also say where episodes end.
-        sequences: Sample sequences of transitions, with the recurrent states stored beside them,
+        sequences: sample sequences of transitions, with the recurrent states stored beside them,
             for recurrent actors; None samples single transitions and stores no states.
-        frame_stack: Number of frames in each observation, or in each image of a dict, along its
+        frame_stack: number of frames in each observation, or in each image of a dict, along its
             first axis. Only the newest is stored; None stores observations whole.
-        unstacked: Keys of a dict that are stored whole even where they look like stacks. Goals of
+        unstacked: keys of a dict that are stored whole even where they look like stacks. Goals of
             hindsight always are.
-        data_device: Device of the stored data, such as ``"cpu"`` beside a GPU with too little
+        data_device: device of the stored data, such as ``"cpu"`` beside a GPU with too little
             memory; None stores data where batches go.
-        mmap_dir: Existing directory for files that hold the data when there is more of it than
+        mmap_dir: existing directory for files that hold the data when there is more of it than
             memory. The files have no names, and are gone when the process is, however it ends;
             checkpoints hold the data anyway.
-        sampler: Your own rule of which rows are drawn, in place of ``prioritized`` and ``recent``.
+        sampler: your own rule of which rows are drawn, in place of ``prioritized`` and ``recent``.
 
     Raises:
         ConfigError: when a number is out of range, or options contradict each other.

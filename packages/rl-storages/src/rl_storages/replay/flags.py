@@ -51,8 +51,8 @@ class SequenceStarts:
         """Return which rows begin sequences, if they are transitions.
 
         Args:
-            begins: Whether the row does not continue the one before it, `(L, B)`.
-            num_rows: How many of the L rows each environment has; None means all.
+            begins: whether the row does not continue the one before it, `(L, B)`.
+            num_rows: how many of the L rows each environment has; None means all.
 
         Returns:
             Flags `(L, B)`.

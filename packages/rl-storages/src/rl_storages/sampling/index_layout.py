@@ -22,7 +22,7 @@ class IndexLayout(ABC):
     sequences.
 
     Args:
-        ring: The rows.
+        ring: the rows.
     """
 
     def __init__(self, ring: ReplayRing) -> None:
@@ -108,10 +108,10 @@ class LayoutByTime(IndexLayout):
     after it as there are slots; only slices that lack its environment for whole laps lead to that.
 
     Args:
-        ring: The rows.
+        ring: the rows.
 
     Attributes:
-        end: The next number.
+        end: the next number.
     """
 
     def __init__(self, ring: ReplayRing) -> None:

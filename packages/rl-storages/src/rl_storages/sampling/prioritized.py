@@ -45,8 +45,8 @@ class PrioritizedSampler(StateFields, IndexSampler):
     """Samples in proportion to Eq. (1), with the weights of Eq. (2).
 
     Args:
-        config: Options.
-        recent: Sample from the newest only; sums in the equations are then over these.
+        config: options.
+        recent: sample from the newest only; sums in the equations are then over these.
     """
 
     state_fields = ("_alpha", "_beta", "_largest", "_order")

@@ -113,7 +113,7 @@ class _Eta(StateFields):
     """Eq. (2).
 
     Args:
-        initial: Eta at first, and whenever returns rise as fast as never before.
+        initial: eta at first, and whenever returns rise as fast as never before.
     """
 
     state_fields = ("initial", "value", "gradient", "_highest", "_lowest", "_returns")

@@ -18,7 +18,7 @@ class UniformSampler(IndexSampler):
     """Samples transitions, or sequences, uniformly with replacement.
 
     Args:
-        flag: Flag of the rows to draw; None takes ``rows.drawn``, of which batches are made.
+        flag: flag of the rows to draw; None takes ``rows.drawn``, of which batches are made.
     """
 
     rows: ReplayRing
