@@ -36,7 +36,7 @@ dropout and layer normalization; (1), (2), and (3) or (7), each draw their own d
 
 Deviations from the paper: (4) is the loss in log α that implementations use, whose gradient differs
 by the factor α; y discounts several rewards when the storage gathers several steps; for discrete
-actions the usual entropy target is 0.89 of the largest entropy.
+actions the default entropy target is 0.89 of the largest entropy, as in CleanRL, not 0.98.
 """
 
 import copy

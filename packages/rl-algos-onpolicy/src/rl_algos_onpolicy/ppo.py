@@ -303,7 +303,8 @@ class PPO(Algorithm[PPOConfig, RolloutBatch]):
             stops.append(kl > 4.0 * target)
         value_term = self.value_term(now.value, batch.value, batch.value_target, mask)
         entropy_term, entropy = entropy_loss(config, hyper["entropy_coef"], now.distribution, mask)
-        # The mean of r - 1 - log r estimates the divergence with little variance.
+        # The mean of r - 1 - log r estimates the divergence with little variance:
+        # Schulman 2020, http://joschu.net/blog/kl-approx.html
         approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, mask)
         outside = ((log_ratio.exp() - 1.0).abs() > clip_range).to(mask.dtype)
         metrics = {

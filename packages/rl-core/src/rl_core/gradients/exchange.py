@@ -21,7 +21,7 @@ class Gradients:
         finite: whether the loss was finite.
         metrics: the loss's metrics, each 0-dim.
         samples: the loss's per-sample results, each `(N,)`.
-        stop: whether the loss asked to end the phase.
+        stop: whether the loss asked to end the update.
     """
 
     version: int

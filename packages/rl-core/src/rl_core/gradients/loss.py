@@ -32,7 +32,8 @@ class LossOutput:
             is averaged over the steps that returned it.
         samples: per-sample results by name, each `(N,)`, such as ``td_error``; handed to the
             storage's ``after_gradients``.
-        stop: 0-dim bool; where True neither this loss's groups nor the rest of the phase change.
+        stop: 0-dim bool; where True this loss's groups stay as they are, and no later step of the
+            update counts.
     """
 
     loss: Tensor

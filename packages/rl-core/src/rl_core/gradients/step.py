@@ -169,7 +169,7 @@ class GradientStep(Generic[BatchT]):
 
     @property
     def stopped(self) -> bool:
-        """Whether the phase goes on for nothing: a loss asked for its end, or was not finite."""
+        """Whether later steps of the update change nothing: a loss asked so, or was not finite."""
         return bool(self._stopped | self.guard.holds)
 
     @property
