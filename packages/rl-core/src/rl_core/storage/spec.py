@@ -1,5 +1,6 @@
 """What a storage keeps of each step: columns by name, with their shapes and dtypes."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,6 +32,11 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one entry."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def zeros(self, *rows: int) -> Tensor:
         """Make a column of zeros `(*rows, *shape)` on the CPU.
 
@@ -38,12 +44,11 @@ class TensorSpec:
             MemoryError: when there is no room for it. Its memory is taken as it is written to, so
                 that one which fits may still become too large.
         """
-        shape = torch.Size((*rows, *self.shape))
-        size = shape.numel() * self.dtype.itemsize
+        size = math.prod(rows) * self.nbytes
         # Unlike torch.zeros, this asks the system for zero pages, which cost nothing yet. One
         # byte at least, because PyTorch views no empty array of NumPy's as another dtype.
         memory = torch.from_numpy(np.zeros(max(size, 1), np.uint8))[:size]
-        return memory.view(self.dtype).view(shape)
+        return memory.view(self.dtype).view((*rows, *self.shape))
 
 
 def observation_spec(space: Space) -> TensorSpec | dict[str, TensorSpec]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_core.env import GoalFunctions
 from rl_core.env.goals import GoalFunction
 from rl_core.errors import ConfigError
-from rl_core.storage import StorageSpec, TensorSpec
+from rl_core.storage import OBSERVATION_COLUMN, StorageSpec, TensorSpec
 from rl_core.types import Array
 from rl_storages.config import HindsightConfig
 from rl_storages.replay.episodes import Episodes
@@ -230,7 +230,8 @@ class Relabeler:
 
 def goal_columns(config: HindsightConfig) -> tuple[str, str]:
     """Name the columns with the achieved and the desired goal."""
-    return f"observation/{config.achieved_goal}", f"observation/{config.desired_goal}"
+    prefix = OBSERVATION_COLUMN
+    return f"{prefix}/{config.achieved_goal}", f"{prefix}/{config.desired_goal}"
 
 
 def checked_functions(

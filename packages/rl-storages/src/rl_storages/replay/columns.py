@@ -1,6 +1,7 @@
 """The memory of a replay storage: one tensor per column, allocated once."""
 
 import errno
+import math
 import os
 import tempfile
 from collections.abc import Collection, Mapping
@@ -110,9 +111,9 @@ class Columns:
         return sum(column.nbytes for column in self.by_row.values())
 
     def _allocate(self, name: str, spec: TensorSpec, *rows: int) -> Tensor:
-        shape = torch.Size((*rows, *spec.shape))
+        shape = (*rows, *spec.shape)
         if self._directory is not None:
-            size = shape.numel() * spec.dtype.itemsize
+            size = math.prod(rows) * spec.nbytes
             raw = _mapped_file(self._directory, max(size, 1))
             return torch.from_numpy(raw)[:size].view(spec.dtype).view(shape)
         if self.device.type != "cpu" and name not in HOST_COLUMNS:

@@ -109,19 +109,14 @@ def row_needs(
         device: where the columns are.
         directory: where files hold them instead; None keeps them in memory.
     """
-    columns = bytes_per_entry(specs)
+    columns = sum(spec.nbytes for spec in specs.values())
     if directory is not None:
         disk = Need(columns, f"disk in {directory}", available_bytes(device, directory))
         return [disk, _on(_CPU, beside)]
     if device.type == "cpu":
         return [_on(device, columns + beside)]
-    host = bytes_per_entry({name: spec for name, spec in specs.items() if name in HOST_COLUMNS})
+    host = sum(spec.nbytes for name, spec in specs.items() if name in HOST_COLUMNS)
     return [_on(device, columns - host), _on(_CPU, host + beside)]
-
-
-def bytes_per_entry(specs: Mapping[str, TensorSpec]) -> int:
-    """Return what one entry of all columns takes."""
-    return sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in specs.values())
 
 
 def available_bytes(device: torch.device, directory: Path | None = None) -> int | None:
