@@ -1,7 +1,7 @@
 """The data that moves between collector, storage and algorithm.
 
-All are frozen dataclasses of tensors, registered with `torch.export` so that they pass through
-``torch.compile`` and ``vmap`` like any other tree of tensors.
+Rollouts and batches are frozen dataclasses of tensors, registered with `torch.export` so that they
+pass through ``torch.compile`` and ``vmap`` like any other tree of tensors.
 """
 
 from collections.abc import Mapping, Sequence

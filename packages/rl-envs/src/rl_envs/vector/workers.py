@@ -113,7 +113,7 @@ class ProcessVecEnv(BaseGymVecEnv):
             raise
 
     @property
-    def processes(self) -> "list[multiprocessing.process.BaseProcess]":
+    def processes(self) -> list[multiprocessing.process.BaseProcess]:
         """The processes, one for each worker, in the order of their environments."""
         return [worker.process for worker in self._workers]
 
@@ -226,11 +226,11 @@ class ProcessVecEnv(BaseGymVecEnv):
             scout.kill()
         return facts
 
-    def _start(self, rows: range) -> "Worker":
+    def _start(self, rows: range) -> Worker:
         functions = self._functions[rows.start : rows.stop]
         return Worker(rows, functions, self._check, self._shared)
 
-    def _await_starts(self, workers: Sequence["Worker"]) -> None:
+    def _await_starts(self, workers: Sequence[Worker]) -> None:
         """Wait until workers have started, and compare the spaces of their environments."""
         for worker, (found, *_) in zip(workers, self._receive(workers, "start"), strict=True):
             for index, spaces in zip(worker.rows, found, strict=True):
@@ -254,7 +254,7 @@ class ProcessVecEnv(BaseGymVecEnv):
 
     def _receive(
         self,
-        workers: Sequence["Worker"],
+        workers: Sequence[Worker],
         call: str,
         *,
         may_restart: bool = False,
@@ -298,9 +298,7 @@ class ProcessVecEnv(BaseGymVecEnv):
             error.add_note(note)
         raise error from fault
 
-    def _restart(
-        self, worker: "Worker", fault: RLError
-    ) -> dict[int, tuple[dict[str, object], Last]]:
+    def _restart(self, worker: Worker, fault: RLError) -> dict[int, tuple[dict[str, object], Last]]:
         """Replace a failed worker; by row, return an info and the end of the episode."""
         numbers = worker.rows
         warnings.warn(
@@ -331,7 +329,7 @@ class ProcessVecEnv(BaseGymVecEnv):
         self._rows["terminated"][own], self._rows["truncated"][own] = False, True
         return {index: ({}, (None, {})) for index in numbers}
 
-    def _begin_again(self, worker: "Worker") -> None:
+    def _begin_again(self, worker: Worker) -> None:
         """Reset the environments of a new worker, with seeds that were not used before."""
         self._await_starts([worker])
         seed = resumed_seed(0 if self._seed is None else self._seed, self._steps)
