@@ -11,7 +11,7 @@ from rl_core.gradients import masked_mean
 from rl_core.nn.distributions import Distribution
 
 
-def shaped_entropy(config: OnPolicyConfig, entropy: Tensor) -> Tensor:
+def _shaped(config: OnPolicyConfig, entropy: Tensor) -> Tensor:
     """Return each step's entropy as rewards and losses take it.
 
     Args:
@@ -35,7 +35,7 @@ def entropy_bonus(
     """
     if config.entropy_method != "max":
         return None
-    return coefficient * shaped_entropy(config, distribution.entropy())
+    return coefficient * _shaped(config, distribution.entropy())
 
 
 def entropy_loss(
@@ -53,5 +53,5 @@ def entropy_loss(
     mean = masked_mean(entropy, mask)
     if config.entropy_method != "regularized":
         return mean.new_zeros(()), mean
-    shaped = shaped_entropy(config, entropy)
+    shaped = _shaped(config, entropy)
     return -coefficient * (mean if shaped is entropy else masked_mean(shaped, mask)), mean

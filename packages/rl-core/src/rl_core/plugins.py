@@ -115,7 +115,7 @@ def is_first_party(module: str) -> bool:
     return _normalized(module.partition(".")[0]) in _OURS
 
 
-def known_kind(kind: str) -> str:
+def _known_kind(kind: str) -> str:
     """Return one of `KINDS` for its name or its singular.
 
     Raises:
@@ -140,7 +140,7 @@ def available(kind: str) -> Mapping[str, PluginInfo]:
         PluginError: when there is no such kind.
     """
     claims: dict[str, list[PluginInfo]] = {}
-    for claim in dict.fromkeys(_claims(known_kind(kind))):
+    for claim in dict.fromkeys(_claims(_known_kind(kind))):
         claims.setdefault(claim.name, []).append(claim)
     return {name: _chosen(claims[name]) for name in sorted(claims)}
 
@@ -160,7 +160,7 @@ def load(kind: str, name: str) -> Callable[..., object]:
             the allow-list, made for another version of one of our packages, fails to import, or
             stands for something of the wrong class.
     """
-    kind = known_kind(kind)
+    kind = _known_kind(kind)
     if not isinstance(name, str):
         raise PluginError(f"the name of the {kind[:-1]} is {name!r}; expected text")
     info = available(kind).get(name)

@@ -22,7 +22,7 @@ from rl_core.types import Array, ArrayLike, ArrayObservation, Observation
 Space: TypeAlias = gymnasium.Space[object]
 """Any Gymnasium space."""
 
-LEAF_TYPES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_LEAF_TYPES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 ACTION_MASK_KEY = "action_mask"
 """Key of the flags in a dict observation that say which actions are allowed; no network input."""
@@ -85,7 +85,7 @@ def leaf_spaces(space: Space) -> Space | dict[str, Space]:
         SpaceError: for any other space, for a Dict or Tuple without leaves, and for two entries
             with the same path.
     """
-    if isinstance(space, LEAF_TYPES):
+    if isinstance(space, _LEAF_TYPES):
         return cast("Space", space)
     leaves: dict[str, Space] = {}
     for path, leaf in _walk(space, ()):
@@ -119,7 +119,7 @@ def flatten_observation(space: Space, observation: object) -> ArrayObservation:
     Raises:
         DataError: if the observation is not nested like the space.
     """
-    if isinstance(space, LEAF_TYPES):
+    if isinstance(space, _LEAF_TYPES):
         return cast("ArrayLike", observation)
     flat: dict[str, ArrayLike] = {}
     _flatten_into(flat, "", space, observation)
@@ -397,7 +397,7 @@ def _is_text(space: Space) -> bool:
 
 
 def _walk(space: Space, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Space]]:
-    if isinstance(space, LEAF_TYPES) or (path and _is_text(space)):
+    if isinstance(space, _LEAF_TYPES) or (path and _is_text(space)):
         yield path, space
     elif isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
@@ -443,7 +443,7 @@ def _nesting_error(path: str, expected: str, observation: object) -> DataError:
 
 
 def _require_leaf(space: Space) -> None:
-    if not isinstance(space, LEAF_TYPES):
+    if not isinstance(space, _LEAF_TYPES):
         raise SpaceError(
             f"{space} is not a leaf; take it apart with leaf_spaces first, which supports Box, "
             "Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of these"

@@ -98,7 +98,8 @@ class NonFiniteGuard(Generic[BatchT]):
         if self._mode == "skip":
             return
         if self._room is None:  # steps of one run take batches of one size
-            self._room = max(1, min(_MOST_KEPT, _MOST_BYTES // max(1, num_bytes(batch))))
+            size = sum(tensor.nbytes for tensor in tensors_of(batch))
+            self._room = max(1, min(_MOST_KEPT, _MOST_BYTES // max(1, size)))
         if len(self._kept) < self._room:
             self._kept.append(None if batch is None else FaultyStep(number, batch, noise))
         if len(self._kept) == self._room and not self.is_faulty:
@@ -172,11 +173,6 @@ class NonFiniteGuard(Generic[BatchT]):
         raise NonFiniteError(
             f"{message}. on_nonfinite='skip' leaves such steps out instead of ending the run"
         )
-
-
-def num_bytes(tree: object) -> int:
-    """Count the bytes of all tensors in dataclasses and mappings."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(tree))
 
 
 _BETWEEN = "\n"

@@ -11,7 +11,7 @@ from rl_core.errors import SpaceError
 from rl_core.nn.images import image_layout
 from rl_core.nn.init import orthogonal_
 
-NATURE_SIZE = 36
+_NATURE_SIZE = 36
 """Height and width that `NatureCNN` needs."""
 
 
@@ -83,7 +83,7 @@ class NatureCNN(_ImageNetwork):
         self, image_shape: tuple[int, ...], out_features: int = 512, *, scale: float = 255.0
     ) -> None:
         channels, height, width = image_layout(image_shape).planes_shape
-        if min(height, width) < NATURE_SIZE:
+        if min(height, width) < _NATURE_SIZE:
             raise SpaceError(
                 f"image of {height}x{width} is too small for NatureCNN, which needs 36x36; "
                 "use SmallCNN"
@@ -134,5 +134,5 @@ def image_network(
 ) -> NatureCNN | SmallCNN:
     """Return `NatureCNN` for images of at least 36x36, and `SmallCNN` for smaller ones."""
     _, height, width = image_layout(image_shape).planes_shape
-    network = NatureCNN if min(height, width) >= NATURE_SIZE else SmallCNN
+    network = NatureCNN if min(height, width) >= _NATURE_SIZE else SmallCNN
     return network(image_shape, out_features, scale=scale)

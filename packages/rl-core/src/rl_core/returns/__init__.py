@@ -11,7 +11,6 @@ from rl_core.returns.advantages import vtrace as vtrace
 from rl_core.returns.estimators import AdvantageEstimator as AdvantageEstimator
 from rl_core.returns.estimators import Steps as Steps
 from rl_core.returns.estimators import ValueTarget as ValueTarget
-from rl_core.returns.estimators import complete_returns as complete_returns
 from rl_core.returns.estimators import estimate as estimate
 from rl_core.returns.estimators import shift_to_positive as shift_to_positive
 from rl_core.returns.targets import n_step_target as n_step_target

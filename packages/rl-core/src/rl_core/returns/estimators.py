@@ -92,16 +92,16 @@ def estimate(
         target = td_targets(steps.reward, steps.next_value, steps.terminated, gamma)
         advantages = target - steps.value
     else:
-        target = complete_returns(steps, gamma)
+        target = _complete_returns(steps, gamma)
         advantages = target - steps.value if advantage == "baseline" else target
     if value_target == "return":
-        target = complete_returns(steps, gamma)
+        target = _complete_returns(steps, gamma)
     elif value_target == "td":
         target = td_targets(steps.reward, steps.next_value, steps.terminated, gamma)
     return advantages, target
 
 
-def complete_returns(steps: Steps, gamma: float | Tensor) -> Tensor:
+def _complete_returns(steps: Steps, gamma: float | Tensor) -> Tensor:
     """Return $G_t$, shape `(T, B)`, bootstrapped where an episode or the rollout was cut."""
     return discounted_returns(
         steps.reward, steps.next_value, steps.terminated, steps.truncated, gamma
