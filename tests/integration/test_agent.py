@@ -760,6 +760,18 @@ def test_a_loaded_agent_goes_on_in_its_own_run_directory(tmp_path: Path) -> None
     assert again.train(128, run_dir=tmp_path / "other").total_steps >= 128
 
 
+def test_a_run_does_not_go_on_with_a_recipe_that_was_edited(tmp_path: Path) -> None:
+    small_agent().train(64, run_dir=tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("gamma = 0.99", "gamma = 0.5"))
+    loaded = rl_train.load(tmp_path)  # acts as it learned to
+    with pytest.raises(
+        ConfigError, match=r"was edited: its algorithm\.gamma is not that of step-64"
+    ):
+        loaded.train(96, run_dir=tmp_path)
+    assert "gamma = 0.5" in recipe.read_text()
+
+
 def test_the_best_weights_act_and_are_no_run(tmp_path: Path) -> None:
     agent = rl_train.make(
         "ppo",
@@ -863,6 +875,46 @@ def test_a_custom_part_must_be_given_again(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_an_agent_by_name_takes_an_actor_that_is_built(tmp_path: Path) -> None:
+    envs = make_vec("CartPole-v1", num_envs=1)
+    spaces = envs.single_observation_space, envs.single_action_space
+    actors = [OnPolicyActor(*spaces, feature_extractor=Doubled()) for _ in range(2)]
+    options = {section: SMALL[section] for section in ("env", "storage", "algorithm")}
+    agent = rl_train.make("ppo", "CartPole-v1", options=options, parts={"actor": actors[0]})
+    assert agent.actor is actors[0]
+    assert agent.recipe.actor.is_custom
+    assert agent.recipe.storage["num_steps"] == 16
+    agent.train(32, run_dir=tmp_path)
+    loaded = rl_train.load(tmp_path, parts={"actor": actors[1]})
+    check_same_state(dict(loaded.actor.state_dict()), dict(agent.actor.state_dict()))
+    assert loaded.train(64, run_dir=tmp_path).total_steps == 64
+
+
+def test_an_agent_by_name_takes_a_storage_that_is_built() -> None:
+    storage = ReplayBuffer(size=500)
+    agent = rl_train.make("dqn", "CartPole-v1", parts={"storage": storage})
+    agent.train(20)
+    assert agent.parts.storage is storage
+    assert storage.num_transitions == 20
+    assert agent.recipe.storage["size"] == 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"parts": 3}, "parts=3; expected a mapping of objects"),
+        ({"parts": {"algorithm": 3}}, "'algorithm' is no part that make takes; give actor or"),
+        ({"parts": {"actor": 3}}, r"parts\['actor'\] is a int; expected Actor"),
+        ({"parts": {"actor": 3}, "options": SMALL}, r"leave out options\['actor'\]"),
+        ({"parts": {"actor": 3}, "hidden_sizes": [8]}, "unknown option 'hidden_sizes'; it is an"),
+        ({"feature_extractor": 3}, r"give an actor that is built, parts=\{'actor': OnPolicyActor"),
+    ],
+)
+def test_parts_that_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rl_train.make("ppo", "CartPole-v1", **arguments)  # type: ignore[arg-type]
+
+
 def test_names_in_the_wrong_place_are_told() -> None:
     with pytest.raises(ConfigError, match="'CartPole-v1' stands where the algorithm is expected"):
         rl_train.make("CartPole-v1", "ppo")
@@ -876,6 +928,19 @@ def test_another_librarys_word_for_training_leads_to_ours() -> None:
         agent.learn(1000)  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"Agent has no 'lern'$"):
         agent.lern  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Agent has no 'replay_buffer'; use parts\.storage$"):
+        agent.replay_buffer  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_setting_what_an_agent_does_not_have_is_refused() -> None:
+    agent = rl_train.make("ppo", "CartPole-v1")
+    message = (
+        r"no 'learning_rate' to set; use algorithm.update_algorithm_parameter\('learning_rate'"
+    )
+    with pytest.raises(AttributeError, match=message):
+        agent.learning_rate = 1e-5  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no 'policy' to set$"):
+        agent.policy = None  # type: ignore[attr-defined]
 
 
 def test_a_run_without_an_evaluation_says_so(capsys: pytest.CaptureFixture[str]) -> None:

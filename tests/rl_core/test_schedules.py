@@ -204,3 +204,27 @@ def test_schedules_are_values() -> None:
     assert len({Linear(1.0, 0.0), Linear(1.0, 0.0), Cosine(1.0, 0.0)}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         Linear(1.0, 0.0).start = 2.0  # type: ignore[misc]  # the mistake under test
+
+
+def test_a_function_becomes_points() -> None:
+    schedule = Piecewise.from_function(lambda progress: 8.0 * progress * progress, num_points=5)
+    assert schedule.points == ((0.0, 0.0), (0.25, 0.5), (0.5, 2.0), (0.75, 4.5), (1.0, 8.0))
+    assert schedule.value(0.625) == 3.25  # halfway between 2 and 4.5
+    assert parse_schedule(str(schedule)) == schedule
+    assert len(Piecewise.from_function(lambda _: 1.0).points) == 101
+
+
+@pytest.mark.parametrize(
+    ("num_points", "value", "message"),
+    [(1, 1.0, "num_points is 1; expected at least 2"), (2, math.nan, "got nan; expected a finite")],
+)
+def test_functions_that_are_no_schedule(num_points: int, value: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Piecewise.from_function(lambda _: value, num_points)
+
+
+def test_a_schedule_of_ones_own_is_refused_before_a_run_depends_on_it() -> None:
+    with pytest.raises(ConfigError, match=r"^Quadratic: .*Piecewise\.from_function"):
+
+        class Quadratic(Schedule):
+            """Could be written into a checkpoint, but not read."""

@@ -400,7 +400,7 @@ def test_a_rollout_has_its_own_rhythm(schedule: UpdateSchedule, message: str) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["log_every", "checkpoint_every", "keep_checkpoints", "num_threads", "final_test_episodes"],
+    ["log_every", "checkpoint_every", "keep_checkpoints", "num_threads", "num_test_episodes"],
 )
 def test_options_out_of_range_are_refused(name: str) -> None:
     with pytest.raises(
@@ -693,6 +693,17 @@ def test_the_last_evaluation_may_have_more_episodes() -> None:
     ).train(total_updates=2)
     assert result.evaluation is not None
     assert result.evaluation.num_episodes == 7
+    assert [turn for turn in diary.turns if turn.startswith("eval")] == ["evaluation 3"] * 2
+
+
+def test_the_last_evaluation_may_be_left_out() -> None:
+    diary = Diary()
+    result = _trainer(
+        config=TrainerConfig(test_every=1, num_test_episodes=3, final_test_episodes=0),
+        test_envs=_identity_envs,
+        callbacks=(diary,),
+    ).train(total_updates=2)
+    assert result.evaluation is None
     assert [turn for turn in diary.turns if turn.startswith("eval")] == ["evaluation 3"] * 2
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from rl_command.errors import UsageError
 from rl_core.config import Recipe
 from rl_core.errors import ConfigError
-from rl_train.builder import SECTIONS, changed_option
 from rl_train.checkpoint import list_checkpoints
 from rl_train.recipe_files import load_recipe
 from rl_train.trainer import is_in_use
@@ -189,25 +188,6 @@ def without_checkpoint(path: Path) -> str:
     if list_checkpoints(path / BEST):
         return f"has no checkpoint any more, but its best weights: rl eval {path} --best"
     return "ended before its first checkpoint, or has none any more; train again elsewhere"
-
-
-def check_unchanged(run: Run) -> None:
-    """Refuse a recipe that was edited, which a run that goes on would obey in part.
-
-    Raises:
-        UsageError: naming what differs from the recipe in the newest checkpoint.
-    """
-    for checkpoint in list_checkpoints(run.checkpoints)[-1:]:
-        try:
-            saved = load_recipe(checkpoint / RECIPE)
-        except ConfigError:  # it is damaged, which is told where it is read
-            return
-        if changed := changed_option(saved, run.recipe, (*SECTIONS, "seed")):
-            raise UsageError(
-                f"{run.path / RECIPE} was edited: its {changed[0]} is not that of "
-                f"{checkpoint.name}, and a run goes on as it began; copy the recipe of "
-                f"{checkpoint} over it, or begin another run with rl train --config"
-            )
 
 
 def runs_in(directory: Path) -> list[Path]:

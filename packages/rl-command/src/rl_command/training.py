@@ -12,7 +12,6 @@ from rl_command.options import command_options
 from rl_command.parser import Command, parse
 from rl_command.run_directory import (
     check_new,
-    check_unchanged,
     command_on,
     new_run_dir,
     open_run,
@@ -29,7 +28,7 @@ from rl_command.train_arguments import (
 from rl_core.config import Config, Count
 from rl_train import Callback, Progress, Trainer
 from rl_train.builder import build, build_trainer
-from rl_train.trainer import Budget, Interruption
+from rl_train.trainer import Budget, Interruption, check_unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ def resume(words: Sequence[str], title: str = "") -> int:
             raise UsageError(
                 f"the recipe of {run.path} does not give the length of the run; give --total-steps"
             )
-        check_unchanged(run)
+        check_unchanged(run.path)
         recipe = run.recipe
         if arguments.device is not None:
             recipe = replace(recipe, device=arguments.device)

@@ -52,6 +52,22 @@ from rl_train.recipe_files import save_recipe
 from rl_train.trainer import Callback, Trainer, TrainingResult
 from rl_train.trainer.config import Named
 
+_CALLED_ELSEWHERE = {
+    "learn": "train(total_steps=...)",
+    "num_timesteps": "total_steps",
+    "set_env": "load(directory, env=...)",
+    "get_env": "parts.envs",
+    "env": "parts.envs",
+    "policy": "actor",
+    "observation_space": "actor.observation_space",
+    "action_space": "actor.action_space",
+    "replay_buffer": "parts.storage",
+    "rollout_buffer": "parts.storage",
+    "learning_rate": "algorithm.hyper, which holds what may change over a run",
+    "logger": "train(loggers=[...]), or Trainer.record in a callback",
+}
+"""What an agent has under another name than other libraries."""
+
 
 class Agent:
     """Trains, predicts, evaluates and saves.
@@ -305,13 +321,16 @@ class Agent:
 
         def __getattr__(self, name: str) -> object:
             """Point to the method that another library calls by this name."""
-            ours = {
-                "learn": "train(total_steps=...)",
-                "num_timesteps": "total_steps",
-                "set_env": "load(directory, env=...)",
-            }
-            hint = f"; use {ours[name]}" if name in ours else ""
+            hint = f"; use {_CALLED_ELSEWHERE[name]}" if name in _CALLED_ELSEWHERE else ""
             raise AttributeError(f"Agent has no '{name}'{hint}", name=name, obj=self)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Refuse what would change nothing, such as ``agent.learning_rate = 1e-4``."""
+            if not (name.startswith("_") or name == "parts"):
+                hint = "; use algorithm.update_algorithm_parameter('" + name + "', ...)"
+                hint = hint if name in self.parts.algorithm.schedules else ""
+                raise AttributeError(f"Agent has no '{name}' to set{hint}", name=name, obj=self)
+            super().__setattr__(name, value)
 
     def _say_what_may_surprise(self) -> None:
         if self._begins_episodes:
@@ -354,6 +373,7 @@ def make(
     device: str = "auto",
     preset: bool | str = False,
     options: Sections | None = None,
+    parts: Mapping[str, object] | None = None,
     restart_model: WeightSource | None = None,
     **more_options: object,
 ) -> Agent:
@@ -369,6 +389,8 @@ def make(
         preset: begin with the algorithm's tuned options for the environment, and its length of the
             run, or with those of this name; ``rl list presets`` shows which there are.
         options: options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
+        parts: an ``actor`` or a ``storage`` that is built, such as an actor with networks of your
+            own; `load` needs the like again.
         restart_model: run whose weights the actor starts with, or one run for each part of the
             actor; see `rl_train.checkpoint.load_weights`.
         **more_options: options without their section, such as ``num_envs=4``, ``num_steps=128``
@@ -387,9 +409,16 @@ def make(
         >>> print(agent.evaluate())
     """
     recipe = compose(
-        algorithm, env, options, seed=seed, device=device, preset=preset, unplaced=more_options
+        algorithm,
+        env,
+        options,
+        seed=seed,
+        device=device,
+        preset=preset,
+        unplaced=more_options,
+        parts=parts,
     )
-    given = {} if isinstance(env, str) else {"env": env}
+    given = {**(parts or {}), **({} if isinstance(env, str) else {"env": env})}
     return Agent(build(recipe, given, restart_model=restart_model))
 
 

@@ -64,8 +64,8 @@ def _encode(value: object, path: str, depth: int) -> Json:
         got, hint = f"the class {value.__name__}", "; a class is given by its name, such as 'relu'"
     elif callable(value):
         hint = (
-            "; for what changes over a run there is rl_core.config.Linear, and parts built in "
-            "Python take functions"
+            "; for a number that changes over a run give rl_core.config.Piecewise.from_function("
+            "lambda progress: ...), in which progress grows from 0 to 1"
         )
     raise ConfigError(
         f"{at(path)}got {got}, which has no plain form;"

@@ -22,9 +22,25 @@ _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 
 
 class Schedule(ABC):
-    """A number as a function of how much of the training run has been completed."""
+    """A number as a function of how much of the training run has been completed.
+
+    There are no others than those of this module, because a run that goes on reads its schedules
+    back from text. For a curve of your own use `Piecewise.from_function`.
+
+    Raises:
+        ConfigError: when it is subclassed elsewhere.
+    """
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a schedule that no run could be resumed with."""
+        if cls.__module__ != __name__:
+            raise ConfigError(
+                f"{cls.__name__}: a run that goes on could not read a schedule of your own back "
+                "from its text; give Piecewise.from_function(lambda progress: ...), or change the "
+                "number in a callback by update_algorithm_parameter"
+            )
 
     @abstractmethod
     def value(self, progress: float) -> float:
@@ -193,6 +209,28 @@ class Piecewise(Schedule):
                 f"piecewise: got points at {fractions}; expected fractions of the run that "
                 "increase within [0, 1]"
             )
+
+    @classmethod
+    def from_function(
+        cls, function: Callable[[float], float], num_points: int = 101
+    ) -> "Piecewise":
+        """Return a schedule with the values of a function at points that are equally far apart.
+
+        Args:
+            function: of progress, which is 0 at the start of the run and 1 at its end.
+            num_points: how many, at least 2; between them the schedule is a straight line.
+
+        Raises:
+            ConfigError: when there are fewer points, or a value is not a finite number.
+
+        Example:
+            >>> str(Piecewise.from_function(lambda progress: (1 - progress) ** 2, num_points=3))
+            'piecewise(0: 1.0, 0.5: 0.25, 1: 0.0)'
+        """
+        if num_points < 2:
+            raise ConfigError(f"piecewise: num_points is {num_points}; expected at least 2")
+        fractions = [index / (num_points - 1) for index in range(num_points)]
+        return cls(tuple((fraction, float(function(fraction))) for fraction in fractions))
 
     def value(self, progress: float) -> float:
         """Return the number on the line between two points; see `Schedule.value`."""

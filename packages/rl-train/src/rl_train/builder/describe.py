@@ -17,6 +17,9 @@ from rl_train.builder.components import PARTS, as_table, as_tables, parts_option
 if TYPE_CHECKING:
     from rl_train.trainer.config import TrainerConfig
 
+SECTIONS = ("env", "actor", "algorithm", "storage", "trainer")
+"""The sections of a recipe that hold options."""
+
 
 def describe(
     envs: VecEnv,

@@ -26,6 +26,7 @@ from rl_train.builder.components import (
     complete_component,
     components_with,
 )
+from rl_train.builder.describe import SECTIONS, describe_component
 from rl_train.builder.environments import describe_env, env_component, inspect_env
 from rl_train.presets import read_preset
 from rl_train.trainer import Trainer, TrainerConfig
@@ -38,11 +39,10 @@ Values are plain data, or what `rl_core.config.encode` turns into such: schedule
 and dataclasses of options.
 """
 
-SECTIONS = ("env", "actor", "algorithm", "storage", "trainer")
-
 _OF_TRAIN = {*LENGTHS, "run_dir", "progress"}
 
 _BY_HAND = "build the parts in Python: it is an argument of"
+_ACTOR = "give an actor that is built, parts={'actor':"
 _WRAPPED = "give a function that builds the wrapped environment in the environment's place"
 _ELSEWHERE = {
     "policy": (
@@ -54,9 +54,9 @@ _ELSEWHERE = {
     "wrapper_class": _WRAPPED,
     "test_envs": f"{_BY_HAND} rl_train.Trainer",
     "eval_env": f"{_BY_HAND} rl_train.Trainer, called test_envs",
-    "feature_extractor": f"{_BY_HAND} OnPolicyActor",
-    "observation_extractor": f"{_BY_HAND} OffPolicyActor",
-    "features_extractor_class": f"{_BY_HAND} OnPolicyActor (feature_extractor) and OffPolicyActor",
+    "feature_extractor": f"{_ACTOR} OnPolicyActor(..., feature_extractor=...)}}",
+    "observation_extractor": f"{_ACTOR} OffPolicyActor(..., observation_extractor=...)}}",
+    "features_extractor_class": f"{_ACTOR} OnPolicyActor(..., feature_extractor=...)}}",
 }
 """What to do about options that `make` does not have, by name."""
 
@@ -71,6 +71,7 @@ def compose(
     preset: bool | str = False,
     unplaced: Mapping[str, object] | None = None,
     in_part: bool = False,
+    parts: Mapping[str, object] | None = None,
 ) -> Recipe:
     """Write the whole recipe for an algorithm and an environment.
 
@@ -87,13 +88,20 @@ def compose(
             name, see `rl_train.presets`.
         unplaced: further options of any section, which is found by their names.
         in_part: options that a component requires may be missing, to be given later.
+        parts: an ``actor`` and a ``storage`` that are built, which have no options here.
 
     Raises:
         ConfigError: for an unknown section or option, naming the nearest one, an option that is
-            given twice with different values, or a preset that there is not.
+            given twice with different values or of a part that is built, or a preset that there is
+            not.
         PluginError: for an unknown component.
     """
-    given = _Given(options, unplaced or {})
+    given, parts = _Given(options, unplaced or {}), {} if parts is None else parts
+    if not isinstance(parts, Mapping):
+        raise ConfigError(f"parts={parts!r}; expected a mapping of objects by section")
+    for kind in parts:
+        if kind not in ("actor", "storage"):
+            raise ConfigError(f"parts: '{kind}' is no part that make takes; give actor or storage")
     known = plugins.available("algorithm")
     if isinstance(env, str) and env in known and algorithm not in known:
         raise ConfigError(
@@ -111,6 +119,13 @@ def compose(
     components: dict[str, ComponentSpec] = {}
     recurrent: Mapping[str, Mapping[str, Json]] = {}
     for kind, default in (("actor", defaults.actor), ("storage", defaults.storage)):
+        if kind in parts:
+            if given.sections[kind]:
+                raise ConfigError(f"parts['{kind}'] is built; leave out options['{kind}']")
+            components[kind] = describe_component(kind, parts[kind])
+            if getattr(parts[kind], "is_recurrent", False):
+                recurrent = defaults.recurrent
+            continue
         tuned_options = dict(tuned.get(kind, {}))
         tuned_name = tuned_options.pop("name", default.name)
         name = given.sections[kind].pop("name", tuned_name)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from annotated_types import Interval
 
 from rl_core.compile.function import CompileMode
-from rl_core.config import Config, Count
+from rl_core.config import Config, Count, NonNegativeInt
 from rl_core.errors import ConfigError
 from rl_core.gradients import OnNonFinite
 from rl_core.types import Json
@@ -51,7 +51,7 @@ class TrainerConfig(Config):
         test_every: updates between evaluations; None evaluates only at the end.
         num_test_episodes: number of episodes per evaluation, divided among the test environments.
         final_test_episodes: number of episodes in the evaluation at the end; None takes
-            ``num_test_episodes``.
+            ``num_test_episodes``, 0 leaves it out.
         explore_in_tests: evaluate with the exploration of the algorithm, as in training.
         max_test_steps: steps after which an episode of an evaluation is cut off and counts as it
             is; None takes the environment's own limit, or 5,000 if it has none.
@@ -64,7 +64,7 @@ class TrainerConfig(Config):
             histograms: ``tensorboard``, ``wandb``, or one of your own.
 
     Raises:
-        ConfigError: for a value of another type, or a count below 1.
+        ConfigError: for a value of another type, or a count that is too small.
     """
 
     scale_rewards: bool = False
@@ -78,7 +78,7 @@ class TrainerConfig(Config):
     demonstrations: str | None = None
     test_every: Count | None = None
     num_test_episodes: Count = 5
-    final_test_episodes: Count | None = None
+    final_test_episodes: NonNegativeInt | None = None
     explore_in_tests: bool = False
     max_test_steps: Count | None = None
     keep_best: bool = True

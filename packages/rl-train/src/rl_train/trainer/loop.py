@@ -394,10 +394,12 @@ class Loop:
     def _result(self, seconds: float) -> TrainingResult:
         trainer = self._trainer
         evaluation = None
-        if self._evaluator.has_envs:
-            config = trainer.config
+        config = trainer.config
+        count = config.final_test_episodes
+        count = config.num_test_episodes if count is None else count
+        if self._evaluator.has_envs and count > 0:
             with suppress(StoppedError):
-                evaluation = self._evaluate(config.final_test_episodes or config.num_test_episodes)
+                evaluation = self._evaluate(count)
         session_steps = trainer.total_steps - self._started_steps
         return TrainingResult(
             trainer.total_steps,

@@ -15,6 +15,7 @@ from rl_core.config import Recipe
 from rl_core.errors import CheckpointError, ConfigError
 from rl_core.gradients import FaultyStep
 from rl_core.types import Json, StateDict, StateValue
+from rl_train.builder.describe import SECTIONS, changed_option
 from rl_train.checkpoint import (
     Checkpoint,
     ResumeGrade,
@@ -29,9 +30,10 @@ from rl_train.checkpoint import (
     step_of,
 )
 from rl_train.checkpoint._durable import remove_tree, replace_file
+from rl_train.checkpoint._manifest import RECIPE
 from rl_train.checkpoint.faulty_steps import save_faulty_step
 from rl_train.loggers import JsonlLogger
-from rl_train.recipe_files import save_recipe
+from rl_train.recipe_files import load_recipe, save_recipe
 
 BatchT = TypeVar("BatchT")
 
@@ -53,6 +55,26 @@ def is_in_use(path: Path) -> bool:
         return True
     lock.release()
     return False
+
+
+def check_unchanged(path: Path) -> None:
+    """Refuse the recipe of a run directory that was edited: a run goes on as it began.
+
+    Raises:
+        ConfigError: naming what differs from the recipe in the newest checkpoint.
+    """
+    file = path / RECIPE
+    for checkpoint in list_checkpoints(path / "checkpoints")[-1:]:
+        try:
+            saved, now = load_recipe(checkpoint / RECIPE), load_recipe(file)
+        except ConfigError:  # it is damaged or removed, which is told where it is needed
+            return
+        if changed := changed_option(saved, now, (*SECTIONS, "seed")):
+            raise ConfigError(
+                f"{file} was edited: its {changed[0]} is not that of {checkpoint.name}, and a run "
+                f"goes on as it began; copy the recipe of {checkpoint} over it, or begin another "
+                "run with rl train --config"
+            )
 
 
 class RunDirectory:
@@ -100,7 +122,7 @@ class RunDirectory:
         Raises:
             ConfigError: when it cannot be written.
         """
-        save_recipe(recipe, self.path / "recipe.toml")
+        save_recipe(recipe, self.path / RECIPE)
 
     def close(self) -> None:
         """Release the lock."""
@@ -229,9 +251,13 @@ class RunDirectory:
 
         Before anything is written, newer ones that are damaged are renamed, so that their steps can
         be saved again.
+
+        Raises:
+            ConfigError: when the recipe there was edited.
         """
         if checkpoint.path.parent.resolve() != self._checkpoints.resolve():
             return
+        check_unchanged(self.path)
         path = self._checkpoints / checkpoint.path.name
         self._resumed_from, self._newest = replace(checkpoint, path=path), path
         self._digest = _digest(checkpoint.state)
