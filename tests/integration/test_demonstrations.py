@@ -17,6 +17,7 @@ from gymnasium import spaces
 from rl_algos_offpolicy import DQN, SAC, DQNConfig, OffPolicyActor, OffPolicyActorConfig, SACConfig
 from rl_algos_onpolicy import PPO, OnPolicyActor
 from rl_command.main import main
+from rl_core.batch import Trajectory
 from rl_core.env import VecEnv
 from rl_core.errors import CheckpointError, ConfigError, DataError, MissingExtraError, SpaceError
 from rl_core.types import Json
@@ -113,6 +114,22 @@ def test_a_minari_data_set_fills_the_storage_before_the_first_step(
     assert not batch.terminated[first].any()
     assert isinstance(batch.next_observation, torch.Tensor)
     assert bool((batch.next_observation[first][:, 1] == 5.0).all())
+
+
+def _episode() -> Trajectory:
+    observation = torch.arange(12.0).reshape(4, 3) / 12.0
+    return Trajectory(observation, torch.zeros(3, 1), torch.ones(3), terminated=False)
+
+
+def test_an_agent_by_name_learns_from_trajectories(minari_id: str) -> None:
+    agent = make("bc", "Pendulum-v1", minibatch_size=3, demonstrations=[_episode()])
+    with pytest.raises(ConfigError, match="give exactly one of total_steps"):
+        agent.train(total_steps=1, total_updates=1)
+    agent.train(total_updates=2)
+    (batch,) = agent.parts.storage.generate_batches(1, 100)
+    assert sorted(set(batch.observation[:, 0].tolist())) == [0.0, 0.25, 0.5]
+    named = make("bc", "Pendulum-v1", demonstrations=minari_id)
+    assert named.recipe.trainer["demonstrations"] == minari_id
 
 
 def test_a_resumed_run_is_not_filled_again(minari_id: str, tmp_path: Path) -> None:

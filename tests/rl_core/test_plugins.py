@@ -244,7 +244,10 @@ def test_only_what_is_installed_is_suggested(site: Site, monkeypatch: pytest.Mon
     for name in ("sacc", "dreamer"):
         with pytest.raises(PluginError) as caught:
             plugins.load("algorithms", name)
-        assert str(caught.value) == f"there is no algorithm '{name}'; none is installed"
+        assert str(caught.value) == (
+            f"there is no algorithm '{name}'; none is installed: a package registers its own, and "
+            "in Python objects are given"
+        )
 
 
 def test_an_old_first_party_package_is_to_be_upgraded(

@@ -246,7 +246,9 @@ def _unknown(kind: str, name: str) -> str:
     if home is None and kind == "algorithms" and (ours := variants().get(name.lower())):
         return f"there is no {kind[:-1]} {name!r}; take {ours}"
     if home is None:
-        known = nearest(name, available(kind)) or "; none is installed"
+        known = nearest(name, available(kind)) or (
+            "; none is installed: a package registers its own, and in Python objects are given"
+        )
         return f"there is no {kind[:-1]} {name!r}{known}"
     try:
         fault = f"whose version {metadata.version(home)} lacks it; update it"

@@ -42,6 +42,7 @@ from rl_train.checkpoint import (
     save_checkpoint,
 )
 from rl_train.collecting import ActionMaskCheck
+from rl_train.demonstrations import Source, fill_storage
 from rl_train.evaluation import (
     EvaluationResult,
     deterministic_policy_error,
@@ -80,19 +81,26 @@ class Agent:
             loaded now, and may be changed; the rest is loaded when training starts.
         begins_episodes: whether the environments are others than the checkpoint's, in which new
             episodes begin.
+        demonstrations: what the storage is filled with when training starts.
 
     Raises:
         CheckpointError: when the checkpoint has other networks or parameters.
     """
 
     def __init__(
-        self, parts: Parts, checkpoint: Checkpoint | None = None, *, begins_episodes: bool = False
+        self,
+        parts: Parts,
+        checkpoint: Checkpoint | None = None,
+        *,
+        begins_episodes: bool = False,
+        demonstrations: Source | None = None,
     ) -> None:
         self.parts = parts
         self._trainer: Trainer | None = None
         self._checkpoint = checkpoint
         self._newest: Path | None = None  # the checkpoint that was saved or loaded last
         self._begins_episodes = begins_episodes
+        self._demonstrations = demonstrations
         if checkpoint is not None:
             saved = StateReader(checkpoint.state, str(checkpoint.path))
             parts.algorithm.load_modules(saved.tree("algorithm"))
@@ -168,6 +176,8 @@ class Agent:
         trainer = self._trainer or self._new_trainer(
             run_dir=run_dir, loggers=loggers, callbacks=callbacks
         )
+        if self._demonstrations is not None and self._trainer is None:
+            fill_storage(trainer.storage, self._demonstrations, self.actor)
         if progress and self._trainer is None:
             self._say_what_may_surprise()
         self._trainer = trainer
@@ -374,6 +384,7 @@ def make(
     preset: bool | str = False,
     options: Sections | None = None,
     parts: Mapping[str, object] | None = None,
+    demonstrations: Source | None = None,
     restart_model: WeightSource | None = None,
     **more_options: object,
 ) -> Agent:
@@ -391,6 +402,9 @@ def make(
         options: options by section: ``env``, ``actor``, ``algorithm``, ``storage``, ``trainer``.
         parts: an ``actor`` or a ``storage`` that is built, such as an actor with networks of your
             own; `load` needs the like again.
+        demonstrations: what fills the replay storage before the first step, see
+            `rl_train.demonstrations.read_demonstrations`: a name of such, which the recipe keeps,
+            or an object, such as a list of trajectories.
         restart_model: run whose weights the actor starts with, or one run for each part of the
             actor; see `rl_train.checkpoint.load_weights`.
         **more_options: options without their section, such as ``num_envs=4``, ``num_steps=128``
@@ -408,6 +422,8 @@ def make(
         >>> agent.train(total_steps=50_000)
         >>> print(agent.evaluate())
     """
+    if isinstance(demonstrations, str | os.PathLike):
+        more_options["demonstrations"], demonstrations = str(demonstrations), None
     recipe = compose(
         algorithm,
         env,
@@ -419,7 +435,7 @@ def make(
         parts=parts,
     )
     given = {**(parts or {}), **({} if isinstance(env, str) else {"env": env})}
-    return Agent(build(recipe, given, restart_model=restart_model))
+    return Agent(build(recipe, given, restart_model=restart_model), demonstrations=demonstrations)
 
 
 def load(

@@ -186,7 +186,8 @@ class VecEnv(ABC):
         """
         raise ConfigError(
             f"{self.spec_id}: {type(self).__name__} steps all environments as one, so that "
-            f"{name!r} cannot be called in each; call it on the object that steps them"
+            f"{name!r} cannot be called in each; call it on the object that steps them, or "
+            "choose vectorization='sync' where the environments can be stepped one by one"
         )
 
     def state_dict(self) -> StateDict:
