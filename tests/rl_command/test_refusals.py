@@ -440,6 +440,11 @@ def test_a_run_with_a_storage_from_python_can_still_be_evaluated(
     assert "over 2 episodes" in out
 
 
+def test_a_directory_that_holds_runs_names_one(refused: Refused, run_copy: Path) -> None:
+    message = refused("eval", run_copy.parent)
+    assert f"give the directory that rl train wrote, such as {run_copy}" in message
+
+
 def test_a_run_whose_recipe_was_edited(refused: Refused, run_copy: Path) -> None:
     recipe = run_copy / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("gamma = 0.99", "gamma = 0.1"))

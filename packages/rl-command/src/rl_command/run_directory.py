@@ -153,8 +153,10 @@ def open_run(directory: str, *, learns: bool = True) -> Run:
             )
     newest = list_checkpoints(path / CHECKPOINTS)[-1:]
     if not (path / RECIPE).is_file() and not newest:
+        runs = sorted(one.parent for one in path.glob(f"*/{RECIPE}"))
+        such = f", such as {runs[0]}" if runs else ""
         raise UsageError(
-            f"{path} is not a run: it has no {RECIPE}; give the directory that rl train wrote"
+            f"{path} is not a run: it has no {RECIPE}; give the directory that rl train wrote{such}"
         )
     try:
         recipe = load_recipe(path / RECIPE)
