@@ -1173,7 +1173,7 @@ def test_what_is_given_in_the_wrong_place_is_told_its_right_one() -> None:
         agent.evaluate(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="num_episodes must be a whole number of at least 1"):
         agent.evaluate(0)
-    with pytest.raises(ConfigError, match=r"learning_rate: .*of type function.*config\.Linear"):
+    with pytest.raises(ConfigError, match=r"learning_rate: .*of type function.*from_function"):
         rl_train.make("ppo", "CartPole-v1", learning_rate=lambda progress: progress)
 
 
