@@ -684,26 +684,19 @@ def test_a_damaged_best_state_costs_no_run(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob(LEFT_OVER))
 
 
-def test_the_last_evaluation_may_have_more_episodes() -> None:
+@pytest.mark.parametrize("final", [7, 0])
+def test_the_last_evaluation_may_have_more_episodes_or_none(final: int) -> None:
     diary = Diary()
     result = _trainer(
-        config=TrainerConfig(test_every=1, num_test_episodes=3, final_test_episodes=7),
+        config=TrainerConfig(test_every=1, num_test_episodes=3, final_test_episodes=final),
         test_envs=_identity_envs,
         callbacks=(diary,),
     ).train(total_updates=2)
-    assert result.evaluation is not None
-    assert result.evaluation.num_episodes == 7
-    assert [turn for turn in diary.turns if turn.startswith("eval")] == ["evaluation 3"] * 2
-
-
-def test_the_last_evaluation_may_be_left_out() -> None:
-    diary = Diary()
-    result = _trainer(
-        config=TrainerConfig(test_every=1, num_test_episodes=3, final_test_episodes=0),
-        test_envs=_identity_envs,
-        callbacks=(diary,),
-    ).train(total_updates=2)
-    assert result.evaluation is None
+    if final == 0:
+        assert result.evaluation is None
+    else:
+        assert result.evaluation is not None
+        assert result.evaluation.num_episodes == 7
     assert [turn for turn in diary.turns if turn.startswith("eval")] == ["evaluation 3"] * 2
 
 

@@ -337,8 +337,8 @@ class Agent:
         def __setattr__(self, name: str, value: object) -> None:
             """Refuse what would change nothing, such as ``agent.learning_rate = 1e-4``."""
             if not (name.startswith("_") or name == "parts"):
-                hint = "; use algorithm.update_algorithm_parameter('" + name + "', ...)"
-                hint = hint if name in self.parts.algorithm.schedules else ""
+                changes = f"; use algorithm.update_algorithm_parameter('{name}', ...)"
+                hint = changes if name in self.algorithm.schedules else ""
                 raise AttributeError(f"Agent has no '{name}' to set{hint}", name=name, obj=self)
             super().__setattr__(name, value)
 
