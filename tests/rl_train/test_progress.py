@@ -82,9 +82,10 @@ def test_a_terminal_gets_one_line_that_is_removed(monkeypatch: pytest.MonkeyPatc
 
 def test_a_length_that_is_rounded_up_is_said_and_never_exceeded() -> None:
     stream = io.StringIO()
-    _trainer(Progress("log", stream, clock=Clock())).train(total_steps=18)
+    _trainer(Progress("log", stream, clock=Clock(), title="seed 3")).train(total_steps=18)
     notice, *lines = stream.getvalue().splitlines()
-    assert notice == "ToyActorCritic collects 8 steps at a time: this run ends after 24 steps"
+    ends = "ToyActorCritic collects 8 steps at a time: this run ends after 24 steps"
+    assert notice == f"seed 3: {ends}"
     assert lines
     assert all(" of 24 steps" in line for line in lines)
 

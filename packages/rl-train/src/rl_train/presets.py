@@ -42,8 +42,9 @@ def read_preset(
     if wanted not in names:
         named = [other for other in names if other]
         missing = f"preset {name!r}" if wanted else "preset without a name"
-        hint = nearest(wanted, named) if named else "; it has one, without a name"
-        raise ConfigError(f"{algorithm} has no {missing} for {env!r}{hint}")
+        hint = nearest(wanted, named) if named else ""
+        unnamed = "; one has no name" if "" in names else ""
+        raise ConfigError(f"{algorithm} has no {missing} for {env!r}{hint}{unnamed}")
     preset = f"{env}@{wanted}" if wanted else str(env)
     sections = cast("dict[str, Tables]", load_tables(_folder(algorithm) / f"{preset}.toml"))
     trainer = dict(sections.get("trainer", {}))

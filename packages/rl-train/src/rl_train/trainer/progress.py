@@ -68,10 +68,10 @@ class Progress(Callback):
         self._next_time = now + (_BAR_SECONDS if self._is_bar else _LOG_SECONDS)
         self._planned = target
         if trainer.envs.max_episode_steps is None:
-            self._write(
+            self._say(
                 f"{trainer.envs.spec_id} has no time limit; if its episodes may not end, register "
                 "it with max_episode_steps, wrap it in gymnasium.wrappers.TimeLimit, or let a "
-                "VecEnv of your own return max_episode_steps\n"
+                "VecEnv of your own return max_episode_steps"
             )
         if unit == "steps" and trainer.storage.rollout_steps is not None:
             rows = rows_per_update(trainer.envs, trainer.algorithm, trainer.storage)
@@ -80,9 +80,9 @@ class Progress(Callback):
             name = type(trainer.algorithm).__name__
             ends = f"{name} collects {rows:,} steps at a time: this run ends after "
             if trainer.envs.resets_in_steps:  # steps that only reset do not count
-                self._write(f"{ends}{target:,} to {target + rows - 1:,} steps\n")
+                self._say(f"{ends}{target:,} to {target + rows - 1:,} steps")
             elif self._planned > target:
-                self._write(f"{ends}{self._planned:,} steps\n")
+                self._say(f"{ends}{self._planned:,} steps")
 
     def on_tick(self, trainer: "Trainer", activity: str) -> None:
         """Draw the bar or write a line, if it is time."""
@@ -119,9 +119,9 @@ class Progress(Callback):
             self._write("\r\x1b[K")
         if trainer.state.ended:
             reached, unit = self._budget.reached(trainer), self._budget.unit
-            self._write(
+            self._say(
                 f"a callback ended the run at {reached:,} of {self._planned:,} {unit}, because its "
-                "method returned True\n"
+                "method returned True"
             )
 
     def _parts(self, trainer: "Trainer", activity: str, now: float) -> list[str]:
@@ -169,6 +169,9 @@ class Progress(Callback):
             waited = now - began
             self._marks = deque((r, s, then + waited) for r, s, then in self._marks)
             self._began += waited
+
+    def _say(self, text: str) -> None:
+        self._write(f"{self._title}{text}\n")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads it any more: the run goes on
