@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from rl_core.errors import ConfigError
-from rl_core.nn.mlp import EnsembleLinear, EnsembleMLP, draw_dropout_noise
+from rl_core.nn.mlp import EnsembleLinear, EnsembleMLP, draw_dropout
 
 
 def test_each_member_is_a_network_of_its_own() -> None:
@@ -106,24 +108,40 @@ def _sizes_of_one_layer(ensemble: EnsembleMLP) -> tuple[Tensor, Tensor]:
     ensemble.weights[1].data = torch.tensor([[[1.0, 10.0]]])
     for bias in ensemble.biases:
         bias.data.zero_()
-    return torch.tensor([[1.0, 3.0]]), torch.tensor([[[0.1, 0.3]]])
+    return torch.tensor([[1.0, 3.0]]), torch.tensor([[[0.0, 1.25]]])
 
 
-def test_the_noise_of_dropout_is_uniform_over_all_multiples_of_its_step() -> None:
-    generator = torch.Generator().manual_seed(0)
-    drawn = draw_dropout_noise((300, 2, 1001), generator) * 2.0**16
-    assert torch.equal(drawn, drawn.round())
-    assert (drawn.min().item(), drawn.max().item()) == (0.0, 2.0**16 - 1.0)
-    counts = torch.histc(drawn, 16, 0.0, 2.0**16)
-    assert (counts / drawn.numel() * 16.0 - 1.0).abs().max() < 0.02
-    for k in range(4):  # the four of one random number alike, and apart from each other
-        quarter = drawn.flatten()[k::4]
-        assert quarter.mean().item() == pytest.approx(2.0**15, rel=0.01)
-    pairs = torch.stack([drawn.flatten()[0:600_000:4], drawn.flatten()[1:600_000:4]])
-    assert torch.corrcoef(pairs)[0, 1].abs() < 0.01
-    assert draw_dropout_noise((3,), generator).shape == (3,)
-    again = draw_dropout_noise((300, 2, 1001), torch.Generator().manual_seed(0)) * 2.0**16
-    assert torch.equal(again, drawn)
+@pytest.mark.parametrize("probability", [0.01, 0.3, 0.9])
+def test_each_number_is_dropped_with_the_same_probability(probability: float) -> None:
+    kept = draw_dropout((300, 2, 1001), probability, torch.Generator().manual_seed(0))
+    assert torch.equal(kept, torch.where(kept == 0.0, 0.0, 1.0 / (1.0 - probability)))
+    dropped = (kept == 0.0).double()
+    deviation = math.sqrt(probability * (1.0 - probability))
+    for some in (dropped, dropped[:10], dropped[-10:]):
+        error = some.mean().item() - probability
+        assert abs(error) < 4.0 * deviation / math.sqrt(some.numel())
+    flat = dropped.flatten()
+    for lag in (1, 2, 1001):
+        product = ((flat[lag:] - probability) * (flat[:-lag] - probability)).mean().item()
+        assert abs(product) < 4.0 * deviation**2 / math.sqrt(flat.numel())
+    again = draw_dropout((300, 2, 1001), probability, torch.Generator().manual_seed(0))
+    assert torch.equal(again, kept)
+
+
+def test_all_combinations_of_a_few_numbers_are_dropped_as_often_as_they_should_be() -> None:
+    generator, counts = torch.Generator().manual_seed(0), torch.zeros(8)
+    for _ in range(4000):
+        dropped = draw_dropout((3,), 0.4, generator) == 0.0
+        counts[int(dropped.int() @ torch.tensor([4, 2, 1], dtype=torch.int32))] += 1
+    expected = 4000.0 * torch.tensor([0.4 ** bin(k).count("1") for k in range(8)])
+    expected *= torch.tensor([0.6 ** (3 - bin(k).count("1")) for k in range(8)])
+    chi_squared = ((counts - expected) ** 2 / expected).sum().item()
+    assert chi_squared < 20.3  # of 7 degrees of freedom, once in 200 times
+
+
+def test_dropping_hardly_anything_drops_nothing() -> None:
+    kept = draw_dropout((4, 5), 1e-300, torch.Generator())
+    assert torch.equal(kept, torch.ones(4, 5))
 
 
 def test_dropout_by_hand() -> None:
@@ -131,8 +149,7 @@ def test_dropout_by_hand() -> None:
     features, noise = _sizes_of_one_layer(ensemble)
     assert ensemble.noise_size == 2
     assert ensemble(features).item() == 31.0  # without noise nothing is dropped
-    # 0.1 < 0.2 drops the first number; the second grows by 1 / 0.8.
-    assert ensemble(features, noise).item() == pytest.approx(10.0 * 3.0 / 0.8)
+    assert ensemble(features, noise).item() == pytest.approx(10.0 * 3.0 * 1.25)
 
 
 def test_normalized_layers_by_hand() -> None:
@@ -148,7 +165,7 @@ def test_normalized_layers_by_hand() -> None:
 def test_each_member_and_row_drops_by_numbers_of_its_own() -> None:
     torch.manual_seed(0)
     ensemble = EnsembleMLP(2, 3, (4, 5), 2, dropout=0.5)
-    features, noise = torch.randn(6, 7, 3), torch.rand(6, 7, 2, 9)
+    features, noise = torch.randn(6, 7, 3), draw_dropout((6, 7, 2, 9), 0.5, torch.Generator())
     values = ensemble(features, noise)
     assert values.shape == (2, 6, 7, 2)
     torch.testing.assert_close(ensemble(features[3], noise[3]), values[:, 3])
@@ -161,7 +178,8 @@ def test_each_member_and_row_drops_by_numbers_of_its_own() -> None:
 
 def test_graphs_compute_what_is_computed_without() -> None:
     ensemble = EnsembleMLP(3, 4, (5, 6), 2, layer_norm=True, dropout=0.3)
-    features, noise, chosen = torch.randn(7, 4), torch.rand(7, 2, 11), torch.tensor([2, 0])
+    features, chosen = torch.randn(7, 4), torch.tensor([2, 0])
+    noise = draw_dropout((7, 2, 11), 0.3, torch.Generator())
 
     def call(features: Tensor, noise: Tensor) -> Tensor:
         values: Tensor = ensemble(features, noise, members=chosen)

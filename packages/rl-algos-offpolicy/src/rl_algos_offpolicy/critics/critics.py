@@ -20,7 +20,7 @@ from rl_algos_offpolicy.critics.noisy import NoisyEnsembleMLP, draw_weight_noise
 from rl_algos_offpolicy.recurrent import NetworkInputs, RecurrentInputs
 from rl_core.batch import ReplayBatch
 from rl_core.gradients import HyperParameters, masked_mean
-from rl_core.nn.mlp import EnsembleMLP, Members, draw_dropout_noise
+from rl_core.nn.mlp import EnsembleMLP, Members, draw_dropout
 from rl_core.nn.recurrent import RecurrentNet
 from rl_core.nn.torso import NormalizingEncoder, feature_size, normalizes
 from rl_core.returns import n_step_target
@@ -178,11 +178,11 @@ class Critics(nn.Module):
         return self._run_core(features, action, state, episode_start)[1]
 
     def draw_noise(self, batch_shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draw the noise of noisy layers, or of dropout, shape `(*batch_shape, C, K)`."""
+        """Draw the noise of noisy layers, or the factors of dropout, `(*batch_shape, C, K)`."""
         shape = (*batch_shape, self.num_critics, self.noise_size)
         if isinstance(self.head, NoisyEnsembleMLP):
             return draw_weight_noise(shape, generator)
-        return draw_dropout_noise(shape, generator)
+        return draw_dropout(shape, self.head.dropout, generator)
 
     def update_normalization(self, observation: Observation, mask: Tensor | None = None) -> None:
         """Take observations into the encoders' running statistics, where they have any."""
