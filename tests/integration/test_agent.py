@@ -62,6 +62,32 @@ def small_recurrent_agent() -> Agent:
     return rl_train.make("ppo", "CartPole-v1", seed=3, options={**SMALL, "actor": actor})
 
 
+def test_frozen_layers_stay_frozen_in_a_loaded_agent_until_they_are_released(
+    tmp_path: Path,
+) -> None:
+    def begin() -> Agent:
+        agent = small_agent()
+        cast("OnPolicyActor", agent.actor).policy_torso.requires_grad_(False)
+        return agent
+
+    def torso(agent: Agent) -> list[Tensor]:
+        return [part.clone() for part in cast("Any", agent.actor).policy_torso.parameters()]
+
+    whole, first = begin(), begin()
+    whole.train(total_steps=64, progress=False)
+    first.train(total_steps=32, progress=False)
+    first.save(tmp_path / "a")
+    loaded = rl_train.load(tmp_path / "a")
+    loaded.save(tmp_path / "b")  # without any training in between
+    again = rl_train.load(tmp_path / "b")
+    again.train(total_steps=64, progress=False)
+    check_same_state(again.algorithm.state_dict(), whole.algorithm.state_dict())
+    before = torso(loaded)
+    cast("Any", loaded.actor).policy_torso.requires_grad_(True)
+    loaded.train(total_steps=64, progress=False)
+    assert not torch.equal(before[0], torso(loaded)[0])
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_what_is_changed_of_a_loaded_agent_stays_changed(tmp_path: Path, algorithm: str) -> None:
     options: Sections = {"trainer": {"compile": "off"}}

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -339,6 +340,18 @@ def test_what_is_no_graph_is_not_compiled(function: Function, message: str) -> N
     with pytest.warns(RuntimeWarning, match="going on uncompiled"):
         assert compiled(None, torch.ones(2)) is None
     assert compiled(None, torch.ones(2)) is None
+
+
+def test_attention_is_compiled_unless_it_drops_something() -> None:
+    def attend(dropout: float) -> Function:
+        return lambda _, x: {"y": F.scaled_dot_product_attention(x, x, x, dropout_p=dropout)}
+
+    x = torch.rand(1, 2, 3, 4)
+    result = _compiled(attend(0.0))(None, x)
+    assert result is not None
+    torch.testing.assert_close(result["y"], F.scaled_dot_product_attention(x, x, x))
+    with pytest.raises(ConfigError, match="it draws random numbers"):
+        _compiled(attend(0.1))(None, x)
 
 
 def test_memory_reached_by_two_tensors_and_changed_is_not_compiled() -> None:

@@ -927,6 +927,15 @@ def test_two_groups_of_one_name_are_refused() -> None:
         _step({"a": a, "b": b}, _linear(a, b), [_group("a"), _group("a", modules=("b",))])
 
 
+def test_a_loss_that_is_detached_is_refused() -> None:
+    a = Numbers(1.0)
+    step = _step({"a": a}, lambda batch, noise: LossOutput(a.x.sum().detach()), [_group("a")])
+    with pytest.raises(ConfigError, match="the loss depends on no parameter of a, which it is to"):
+        step.step(torch.zeros(()), {})
+    a.x.requires_grad_(False)  # then there is nothing to learn, on purpose
+    step.step(torch.zeros(()), {})
+
+
 def test_a_frozen_parameter_needs_no_group_and_stays() -> None:
     a, b = Numbers(1.0), Numbers(1.0).requires_grad_(False)
     step = _step(

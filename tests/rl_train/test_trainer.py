@@ -193,6 +193,38 @@ def test_numbers_of_a_callback_are_logged(tmp_path: Path) -> None:
     assert [line["own/updates"] for line in lines] == [1.5, 3.5]
 
 
+def test_what_is_recorded_of_an_evaluation_is_logged_with_it(tmp_path: Path) -> None:
+    class Own(Callback):
+        def on_evaluation(self, trainer: Trainer, result: EvaluationResult) -> bool:
+            trainer.record({"own/iqm": result.iqm})
+            return trainer.updates == 4
+
+    config = TrainerConfig(test_every=2, log_every=ROWS)
+    envs = _identity_envs()
+    _trainer(tmp_path, callbacks=(Own(),), config=config, test_envs=envs).train(8 * ROWS)
+    lines = list(read_metrics(tmp_path / "metrics.jsonl"))
+    assert [line["step"] for line in lines if "own/iqm" in line] == [2 * ROWS, 4 * ROWS]
+    assert [line["step"] for line in lines if "test/episode_return_iqm" in line] == [
+        2 * ROWS,
+        4 * ROWS,
+    ]
+    for line in lines:
+        assert ("own/iqm" in line) != ("steps_per_second" in line)
+
+
+def test_a_module_that_is_neither_learned_nor_saved_is_refused() -> None:
+    class More(ToyActorCritic):
+        def __init__(self, actor: ToyActor) -> None:
+            super().__init__(actor)
+            self.more = torch.nn.Linear(2, 2)
+
+    envs = _identity_envs()
+    actor = ToyActor(envs.single_observation_space, envs.single_action_space)
+    storage = ReferenceRolloutStorage(NUM_STEPS)
+    with pytest.raises(ConfigError, match=r"^algorithm.more has parameters that are neither"):
+        Trainer(envs, More(actor), storage)
+
+
 def test_a_run_stays_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Move(Callback):
         def on_update_end(self, trainer: Trainer) -> None:

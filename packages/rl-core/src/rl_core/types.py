@@ -30,9 +30,9 @@ State: TypeAlias = Mapping[str, Tensor]
 """Recurrent state by network name, each ``(N, S)``; empty for feed-forward networks."""
 
 StateValue: TypeAlias = (
-    "bool | int | float | str | Tensor | Sequence[StateValue] | StateDict | None"
+    "bool | int | float | str | Tensor | Array | Sequence[StateValue] | StateDict | None"
 )
-"""A leaf or branch of a state dict: tensors, numbers, strings, lists and dicts only."""
+"""A leaf or branch of a state dict: tensors, arrays, numbers, strings, lists and dicts only."""
 
 StateDict: TypeAlias = "Mapping[str, StateValue]"
 """What `Stateful.state_dict` returns."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +84,8 @@ def copy_state(state: StateValue) -> StateValue:
     """Copy a tree so that no later step of the part reaches it."""
     if isinstance(state, Tensor):
         return state.detach().clone()
+    if isinstance(state, np.ndarray):
+        return state.copy()
     if isinstance(state, Mapping):
         return {key: copy_state(value) for key, value in state.items()}
     if isinstance(state, Sequence) and not isinstance(state, str):
@@ -91,7 +94,7 @@ def copy_state(state: StateValue) -> StateValue:
 
 
 def check_plain(state: StateValue, path: str = "state") -> None:
-    """Assert that a tree holds tensors, numbers, text, lists and dicts only."""
+    """Assert that a tree holds tensors, arrays, numbers, text, lists and dicts only."""
     if isinstance(state, Mapping):
         for key, value in state.items():
             assert isinstance(key, str), f"{path}: key {key!r}; expected text"
@@ -100,7 +103,7 @@ def check_plain(state: StateValue, path: str = "state") -> None:
         for index, value in enumerate(state):
             check_plain(value, f"{path}[{index}]")
     else:
-        plain = state is None or isinstance(state, bool | int | float | str | Tensor)
+        plain = state is None or isinstance(state, bool | int | float | str | Tensor | np.ndarray)
         assert plain, f"{path} holds a {type(state).__name__}"
 
 
@@ -136,6 +139,10 @@ def _check_same(actual: StateValue, expected: StateValue, path: str) -> None:
             check_device=False,
             msg=f"{path} differs",
         )
+    elif isinstance(expected, np.ndarray):
+        assert isinstance(actual, np.ndarray), f"{path}: {actual!r}; expected an array"
+        assert actual.dtype == expected.dtype, f"{path}: {actual.dtype} and {expected.dtype}"
+        np.testing.assert_array_equal(actual, expected, f"{path} differs")
     elif isinstance(expected, Mapping):
         assert isinstance(actual, Mapping), f"{path}: {actual!r}; expected a mapping"
         assert sorted(actual) == sorted(expected), f"{path}: {sorted(actual)}; {sorted(expected)}"

@@ -371,7 +371,7 @@ class Agent:
         """Return a checkpoint's state with the present weights and hyper-parameters."""
         now = self.algorithm.state_dict()
         saved = StateReader(checkpoint.state, str(checkpoint.path)).tree("algorithm")
-        changed = {name: now[name] for name in ("modules", "schedules")}
+        changed = {name: now[name] for name in ("modules", "frozen", "schedules")}
         return {**checkpoint.state, "algorithm": {**saved, **changed}}
 
 

@@ -227,8 +227,9 @@ def check_spaces(
     if isinstance(observation_space, spaces.Dict) and ACTION_MASK_KEY in observation_space.spaces:
         raise SpaceError(
             f"off-policy actors do not take the observation '{ACTION_MASK_KEY}'; leave it out "
-            "(env.action_mask=False), or take an on-policy algorithm such as ppo (for bc, its "
-            "actor 'on-policy')"
+            "(env.action_mask=False; gymnasium.wrappers.FilterObservation, if the environment has "
+            "it of its own), or take an on-policy algorithm such as ppo (for bc, its actor "
+            "'on-policy')"
         )
 
 

@@ -364,8 +364,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def state_dict(self) -> StateDict:
         """Return weights, optimizer state, schedules, counters and the generator's state."""
+        named = self.named_parameters().items()
         return {
             "modules": dict(self._loss_module.state_dict()),
+            "frozen": {name: True for name, part in named if not part.requires_grad},
             "gradients": self.gradients.state_dict(),
             "schedules": self.schedules.state_dict(),
             "generator": self.generator.get_state(),
@@ -388,8 +390,15 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.load_more_state(saved.tree("more"))
 
     def load_modules(self, state: StateDict) -> None:
-        """Take over the modules and hyper-parameters of a `state_dict`, from any kind of device."""
-        self._loss_module.load(StateReader(state, "algorithm").reader("modules"))
+        """Take over modules, what is frozen of them, and hyper-parameters of a `state_dict`.
+
+        They may come from any kind of device.
+        """
+        saved = StateReader(state, "algorithm")
+        self._loss_module.load(saved.reader("modules"))
+        frozen = saved.tree("frozen")
+        for name, parameter in self.named_parameters().items():
+            parameter.requires_grad_(name not in frozen)
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]

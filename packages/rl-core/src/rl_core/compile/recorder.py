@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         kwargs = kwargs or {}
         if getattr(_pause, "is_on", False):
             return func(*args, **kwargs)
-        _check_operation(func, args)
+        _check_operation(func, args, kwargs)
         nodes = tree_map_only(Tensor, self._node, (args, kwargs))
         node = self._graph.call_function(func, *nodes)
         originals = {id(self._copy(part)): part for part in _tensors((args, kwargs))}
@@ -161,9 +161,18 @@ def copied(tensor: Tensor) -> Tensor:
     return span.clone().as_strided(tensor.shape, tensor.stride(), 0)
 
 
-def _check_operation(func: Any, args: tuple[Any, ...]) -> None:
+def _draws(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether an operation draws random numbers; attention does for its dropout alone."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return "dropout_p" not in names or given.get("dropout_p", 0.0) > 0.0
+
+
+def _check_operation(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse what is not the same in each call of a graph."""
-    if torch.Tag.nondeterministic_seeded in func.tags:
+    if _draws(func, args, kwargs):
         raise TraceError(
             f"it draws random numbers ({func}), which compiled code would draw otherwise; draw "
             "them in draw_update_noise or draw_noise"

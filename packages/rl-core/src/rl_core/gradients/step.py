@@ -262,6 +262,7 @@ class GradientStep(Generic[BatchT]):
             named = self._layout.named({**self._values, **learned})
             parameters = {n: p.detach() if n in frozen else p for n, p in named.items()}
             output = self._loss.at(parameters, batch, noise)
+        self._check_learns(output.loss, groups)
         return _gradients(output.loss, learned), output.detached()
 
     def _autograd(
@@ -272,9 +273,18 @@ class GradientStep(Generic[BatchT]):
             self.vectors[name].gradient.zero_()
         with self._loss.moving(groups), torch.enable_grad():
             output: LossOutput = self._loss(_without_inference(batch), _without_inference(noise))
-        if output.loss.requires_grad:  # or nothing that it depends on is learned
+        self._check_learns(output.loss, groups)
+        if output.loss.requires_grad:
             output.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return self._gradients_of(groups), output.detached()
+
+    def _check_learns(self, loss: Tensor, groups: tuple[str, ...]) -> None:
+        """Refuse a loss that depends on nothing that is learned, unless some of that is frozen."""
+        if not loss.requires_grad and groups and not self._frozen.keys() & groups:
+            raise ConfigError(
+                f"the loss depends on no parameter of {', '.join(groups)}, which it is to move; "
+                "compute it from their outputs, neither detached nor under torch.no_grad"
+            )
 
     def _gradients_of(self, groups: tuple[str, ...]) -> dict[str, Tensor]:
         return {name: self.vectors[name].gradient for name in groups}

@@ -1,9 +1,9 @@
 """State trees as JSON plus tensors: exact in both directions, and their digest.
 
 JSON cannot express some values of a state. An object with one key stands for each of these:
-``{"$tensor": "/pointer"}``, ``{"$float": "nan"}``, ``{"$int": "0x..."}``, ``{"$tuple": [...]}``.
-Keys of the state that start with a dollar sign get a second one, so nothing is ambiguous. A
-tensor's name is the JSON pointer to its place.
+``{"$tensor": "/pointer"}``, ``{"$array": "/pointer"}`` (NumPy's), ``{"$float": "nan"}``,
+``{"$int": "0x..."}``, ``{"$tuple": [...]}``. Keys of the state that start with a dollar sign get a
+second one, so nothing is ambiguous. A tensor's name is the JSON pointer to its place.
 """
 
 import hashlib
@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from rl_core.config import as_python
@@ -27,10 +29,12 @@ def encode_state(state: StateDict) -> tuple[Json, dict[str, Tensor]]:
     """Split a state into plain JSON and its tensors.
 
     Args:
-        state: a tree of mappings with text keys, lists, tuples, tensors, numbers, text and None.
+        state: a tree of mappings with text keys, lists, tuples, tensors, arrays, numbers, text and
+            None.
 
     Returns:
-        The tree with placeholders, and the tensors by the pointer to their place; not copied.
+        The tree with placeholders, and the tensors by the pointer to their place; those of the
+        state are not copied.
 
     Raises:
         CheckpointError: when the tree holds anything else, or is nested deeper than 64 levels.
@@ -91,6 +95,17 @@ def _encode(value: object, pointer: str, depth: int, tensors: dict[str, Tensor])
         check_storable(value, pointer)
         tensors[pointer] = value
         return {"$tensor": pointer}
+    if isinstance(value, np.ndarray):
+        try:
+            array = torch.from_numpy(value.copy())
+        except TypeError as error:
+            raise CheckpointError(
+                f"the state holds an array of {value.dtype} at {pointer or '/'}; expected numbers "
+                "or flags"
+            ) from error
+        check_storable(array, pointer)
+        tensors[pointer] = array
+        return {"$array": pointer}
     if isinstance(value, Mapping):
         return {
             _escaped(key, pointer): _encode(item, _child(pointer, key), depth + 1, tensors)
@@ -104,8 +119,7 @@ def _encode(value: object, pointer: str, depth: int, tensors: dict[str, Tensor])
         return {"$tuple": items} if isinstance(value, tuple) else items
     raise CheckpointError(
         f"the state holds a {type(value).__module__}.{type(value).__qualname__} at"
-        f" {pointer or '/'}; expected only tensors, numbers, text, None, lists and mappings (turn"
-        " an array into a tensor with torch.from_numpy)"
+        f" {pointer or '/'}; expected only tensors, arrays, numbers, text, None, lists and mappings"
     )
 
 
@@ -139,9 +153,9 @@ def _decode(
 def _decode_leaf(
     key: str, item: Json, pointer: str, tensors: Mapping[str, Tensor], used: set[str]
 ) -> StateValue:
-    if key == "$tensor" and item == pointer and pointer in tensors:
+    if key in ("$tensor", "$array") and item == pointer and pointer in tensors:
         used.add(pointer)
-        return tensors[pointer]
+        return tensors[pointer] if key == "$tensor" else tensors[pointer].numpy()
     if key == "$float" and item in ("nan", "inf", "-inf"):
         return float(item)
     if key == "$int" and isinstance(item, str):

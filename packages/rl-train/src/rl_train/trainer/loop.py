@@ -316,15 +316,19 @@ class Loop:
         }
 
     def _log(self, metrics: Mapping[str, float], result: EvaluationResult | None) -> None:
-        """Write a line of the log, then show callbacks the evaluation, if there was one, and it."""
+        """Write a line of the log, then show callbacks the evaluation, if there was one, and it.
+
+        What they record of the evaluation is another line of the same step: a checkpoint that one
+        of them saves is that of a run whose line is written.
+        """
+        trainer = self._trainer
         calls: list[Callable[..., object]] = [
             partial(self._write, logger, metrics) for logger in self._loggers
         ]
         if result is not None:
-            calls += [
-                partial(method, self._trainer, result) for method in self._methods["on_evaluation"]
-            ]
-        calls += [partial(method, self._trainer, metrics) for method in self._methods["on_log"]]
+            calls += [partial(method, trainer, result) for method in self._methods["on_evaluation"]]
+            calls.append(self._write_recorded)
+        calls += [partial(method, trainer, metrics) for method in self._methods["on_log"]]
         if self._call_all(calls):
             self._state.ended = self._budget.arguments
         self._log_interval.restart(self._trainer.total_steps)
@@ -335,6 +339,11 @@ class Loop:
         if trainer.config.log_histograms:
             for name, values in self._algorithm.named_parameters().items():
                 logger.histogram(trainer.total_steps, f"parameters/{name}", values)
+
+    def _write_recorded(self) -> None:
+        if recorded := self._state.means.read():
+            for logger in self._loggers:
+                logger.log(self._trainer.total_steps, recorded)
 
     def _call(self, name: str, *arguments: object) -> bool:
         """Call the callbacks that override a method; return whether one of them returned True."""

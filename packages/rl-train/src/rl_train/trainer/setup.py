@@ -103,8 +103,15 @@ def check_parts(
     algorithm.check_storage(storage)
     if config.explore_in_tests:
         algorithm.explorer()  # which some algorithms refuse
+    known = set(algorithm.named_parameters().values())
+    for name, own in vars(algorithm).items():
+        if isinstance(own, nn.Module) and not known.issuperset(own.parameters()):
+            raise ConfigError(
+                f"algorithm.{name} has parameters that are neither learned nor saved: return it "
+                "from make_modules, and freeze it (requires_grad_(False)) if it is not to learn"
+            )
     for name, module in algorithm.actor.named_modules():
-        if isinstance(module, _DRAWING):
+        if isinstance(module, _DRAWING) and getattr(module, "p", 1.0) > 0.0:
             warnings.warn(
                 f"actor.{name} is {type(module).__name__}, which draws from torch's global "
                 "generator, neither seeded nor saved by a run: equal seeds give different runs",
