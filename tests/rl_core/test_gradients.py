@@ -936,6 +936,20 @@ def test_a_loss_that_is_detached_is_refused() -> None:
     step.step(torch.zeros(()), {})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (torch.zeros(()), "loss returned a Tensor; expected a LossOutput"),
+        (LossOutput(torch.zeros(()), {"own/one": 1.0}), "'own/one' is 1.0; expected a tensor"),  # type: ignore[dict-item]  # wrong on purpose
+    ],
+)
+def test_what_is_no_loss_is_refused(wrong: LossOutput, message: str) -> None:
+    a = Numbers(1.0)
+    step = _step({"a": a}, lambda batch, noise: wrong, [_group("a")])
+    with pytest.raises(ConfigError, match=message):
+        step.step(torch.zeros(()), {})
+
+
 def test_a_frozen_parameter_needs_no_group_and_stays() -> None:
     a, b = Numbers(1.0), Numbers(1.0).requires_grad_(False)
     step = _step(

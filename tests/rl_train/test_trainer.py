@@ -1782,6 +1782,10 @@ def test_methods_that_nothing_calls_are_refused() -> None:
         type("Mine", (Callback,), {"_on_training_end": lambda self: None})
     with pytest.raises(ConfigError, match=r"Mine\.on_updates_end: nothing calls it.*on_update_end"):
         type("Mine", (Callback,), {"on_updates_end": lambda self, trainer: None})
+    with pytest.raises(
+        ConfigError, match=r"Mine.on_log is called with \(self, trainer, metrics\): too many pos"
+    ):
+        type("Mine", (Callback,), {"on_log": lambda self, trainer: None})
 
 
 def test_what_updates_answer_is_averaged_between_lines() -> None:

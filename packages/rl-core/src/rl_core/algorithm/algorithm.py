@@ -103,7 +103,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
         self.generator = spawn_generator(torch.initial_seed(), "algorithm", self.device)
         self.callbacks = UpdateCallbacks()
-        self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
+        made = self.make_modules()
+        if not isinstance(made, Mapping):
+            raise ConfigError(
+                f"{type(self).__name__}.make_modules returned {made!r}; expected modules by name"
+            )
+        self.modules = {"actor": actor, **made, "add_ons": self.add_ons}
         self._loss_module = LossModule(self.loss, self.modules, self.hyper)
         learned = self.parameter_groups(), self.target_networks(), self.constant_modules()
         self.gradients: GradientStep[BatchT] = GradientStep(self._loss_module, self.hyper, *learned)

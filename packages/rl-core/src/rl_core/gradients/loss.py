@@ -151,8 +151,14 @@ class LossModule(nn.Module, Generic[BatchT]):
         self._places = parameter_places(self)
 
     def forward(self, batch: BatchT, noise: Noise) -> LossOutput:
-        """Compute the loss."""
-        return self._loss(batch, noise)
+        """Compute the loss, and refuse what is none."""
+        output = self._loss(batch, noise)
+        if not isinstance(output, LossOutput):
+            raise ConfigError(f"loss returned a {type(output).__name__}; expected a LossOutput")
+        for name, value in output.metrics.items():
+            if not isinstance(value, Tensor):
+                raise ConfigError(f"the loss's metric '{name}' is {value!r}; expected a tensor")
+        return output
 
     def is_due(self, group: str) -> bool:
         """Return whether the gradient step at hand moves a parameter group.

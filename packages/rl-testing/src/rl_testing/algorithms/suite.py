@@ -130,16 +130,15 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         noise = algorithm.draw_update_noise(batch)
         number = torch.float64 if self.is_smooth else torch.float32
         batch, noise = _cast(batch, number), _cast(noise, number)
-        start = {
-            name: parameter.detach().to(number).requires_grad_()
-            for name, parameter in algorithm.named_parameters().items()
-        }
+        named = algorithm.named_parameters()
+        cast = {name: parameter.detach().to(number) for name, parameter in named.items()}
+        start = {n: cast[n].requires_grad_() for n, part in named.items() if part.requires_grad}
 
         def after_inner_step(parameters: Mapping[str, Tensor]) -> Tensor:
-            inner = algorithm.compute_loss(batch, noise, parameters).loss
+            inner = algorithm.compute_loss(batch, noise, {**cast, **parameters}).loss
             gradients = gradients_of(inner, parameters, create_graph=True)
             adapted = {name: part - 0.1 * gradients[name] for name, part in parameters.items()}
-            return algorithm.compute_loss(batch, noise, adapted).loss
+            return algorithm.compute_loss(batch, noise, {**cast, **adapted}).loss
 
         gradients = gradients_of(after_inner_step(start), start)
         assert all(bool(gradient.isfinite().all()) for gradient in gradients.values())

@@ -9,7 +9,7 @@ import platform
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_core.config import Recipe
@@ -69,8 +69,8 @@ class Checkpoint:
     """
 
     step: int
-    state: StateDict
-    recipe_text: str | None
+    state: StateDict = field(repr=False)
+    recipe_text: str | None = field(repr=False)
     metadata: Mapping[str, Json]
     path: Path
     resume_grade: ResumeGrade

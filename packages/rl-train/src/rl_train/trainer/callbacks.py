@@ -1,5 +1,6 @@
 """Callbacks: hooks into the training loop."""
 
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,17 +32,25 @@ class Callback:
     What a callback remembers is saved with the run if `state_dict` returns it.
 
     Raises:
-        ConfigError: when a subclass has a method ``on_...`` that nothing would call, or one of
-            Stable-Baselines3's.
+        ConfigError: when a subclass has a method ``on_...`` that nothing would call or that takes
+            other arguments, or one of Stable-Baselines3's.
     """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         known = [name for name in vars(Callback) if name.startswith("on_")]
-        for name in vars(cls):
+        for name, method in vars(cls).items():
             if (name.startswith("on_") and name not in known) or name in _OF_BASE_CALLBACK:
                 ours = nearest(name.removeprefix("_"), known)
                 raise ConfigError(f"{cls.__name__}.{name}: nothing calls it{ours}")
+            if name in known and inspect.isfunction(method):
+                names = [*inspect.signature(getattr(Callback, name)).parameters]
+                try:
+                    inspect.signature(method).bind(*names)
+                except TypeError as error:
+                    raise ConfigError(
+                        f"{cls.__name__}.{name} is called with ({', '.join(names)}): {error}"
+                    ) from error
 
     def state_dict(self) -> StateDict:
         """Return what the next session of the run has to know; nothing by default."""
