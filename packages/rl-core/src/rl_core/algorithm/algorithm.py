@@ -103,12 +103,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         # Other weights come with other noise: both follow torch.manual_seed, or a recipe's seed.
         self.generator = spawn_generator(torch.initial_seed(), "algorithm", self.device)
         self.callbacks = UpdateCallbacks()
-        made = self.make_modules()
-        if not isinstance(made, Mapping):
-            raise ConfigError(
-                f"{type(self).__name__}.make_modules returned {made!r}; expected modules by name"
-            )
-        self.modules = {"actor": actor, **made, "add_ons": self.add_ons}
+        self.modules = {"actor": actor, **self.make_modules(), "add_ons": self.add_ons}
         self._loss_module = LossModule(self.loss, self.modules, self.hyper)
         learned = self.parameter_groups(), self.target_networks(), self.constant_modules()
         self.gradients: GradientStep[BatchT] = GradientStep(self._loss_module, self.hyper, *learned)
@@ -369,10 +364,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     def state_dict(self) -> StateDict:
         """Return weights, optimizer state, schedules, counters and the generator's state."""
-        named = self.named_parameters().items()
         return {
-            "modules": dict(self._loss_module.state_dict()),
-            "frozen": {name: True for name, part in named if not part.requires_grad},
+            **self._loss_module.state(),
             "gradients": self.gradients.state_dict(),
             "schedules": self.schedules.state_dict(),
             "generator": self.generator.get_state(),
@@ -395,15 +388,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.load_more_state(saved.tree("more"))
 
     def load_modules(self, state: StateDict) -> None:
-        """Take over modules, what is frozen of them, and hyper-parameters of a `state_dict`.
-
-        They may come from any kind of device.
-        """
-        saved = StateReader(state, "algorithm")
-        self._loss_module.load(saved.reader("modules"))
-        frozen = saved.tree("frozen")
-        for name, parameter in self.named_parameters().items():
-            parameter.requires_grad_(name not in frozen)
+        """Take over the modules and hyper-parameters of a `state_dict`, from any kind of device."""
+        self._loss_module.load(StateReader(state, "algorithm"))
 
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]

@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from rl_core.errors import ConfigError, nearest
 from rl_core.stateful import StateReader
+from rl_core.types import StateDict
 
 BatchT = TypeVar("BatchT")
 
@@ -206,15 +207,23 @@ class LossModule(nn.Module, Generic[BatchT]):
         output: LossOutput = functional_call(self, spread, (batch, noise), tie_weights=False)
         return output
 
+    def state(self) -> StateDict:
+        """Return the modules' tensors, and which parameters are frozen."""
+        frozen = {n: True for n, part in self.named_parameters() if not part.requires_grad}
+        return {"modules": dict(self.state_dict()), "frozen": frozen}
+
     def load(self, saved: StateReader) -> None:
-        """Take over a saved `state_dict`.
+        """Take over what `state` returned.
 
         Raises:
             CheckpointError: when it belongs to other modules.
         """
-        current = self.state_dict()
-        saved.expect(current)
-        self.load_state_dict({name: saved.tensor(name, like=own) for name, own in current.items()})
+        modules, frozen, current = saved.reader("modules"), saved.tree("frozen"), self.state_dict()
+        modules.expect(current)
+        tensors = {name: modules.tensor(name, like=own) for name, own in current.items()}
+        self.load_state_dict(tensors)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name not in frozen)
 
 
 def parameter_places(module: nn.Module) -> dict[str, tuple[str, ...]]:

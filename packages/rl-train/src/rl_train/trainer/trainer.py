@@ -263,7 +263,7 @@ class Trainer:
         """Add numbers of your own to the next line of the log, such as in a callback.
 
         Each is averaged over the calls since the last line, and with what the algorithm logs by the
-        same name.
+        same name. In `Callback.on_evaluation` they become a line of their own, of the same step.
 
         Raises:
             ConfigError: for anything but numbers by name.
