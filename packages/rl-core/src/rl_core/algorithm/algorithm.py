@@ -388,7 +388,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         self.load_more_state(saved.tree("more"))
 
     def load_modules(self, state: StateDict) -> None:
-        """Take over the modules and hyper-parameters of a `state_dict`, from any kind of device."""
+        """Take over modules, what is frozen, and hyper-parameters, from any kind of device."""
         self._loss_module.load(StateReader(state, "algorithm"))
 
 

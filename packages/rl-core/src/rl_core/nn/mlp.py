@@ -283,7 +283,7 @@ def draw_dropout(shape: tuple[int, ...], probability: float, generator: torch.Ge
     expected = count * probability
     enough = math.ceil(expected + 10.0 * math.sqrt(expected) + 10.0)  # but once in 10^20 times
     steps = torch.empty(min(count, enough), dtype=torch.float64, device=generator.device)
-    steps.geometric_(probability, generator=generator).clamp_(max=count + 1)
+    steps.geometric_(probability, generator=generator)
     dropped = steps.cumsum_(0).clamp_(max=count + 1).long() - 1
     kept = torch.full((count + 1,), 1.0 / (1.0 - probability), device=generator.device)
     return kept.index_fill_(0, dropped, 0.0)[:count].view(shape)

@@ -131,14 +131,14 @@ class AlgorithmSuite(GradientStepTests, UpdateTests):
         number = torch.float64 if self.is_smooth else torch.float32
         batch, noise = _cast(batch, number), _cast(noise, number)
         named = algorithm.named_parameters()
-        cast = {name: parameter.detach().to(number) for name, parameter in named.items()}
-        start = {n: cast[n].requires_grad_() for n, part in named.items() if part.requires_grad}
+        values = {name: parameter.detach().to(number) for name, parameter in named.items()}
+        start = {n: values[n].requires_grad_() for n, part in named.items() if part.requires_grad}
 
         def after_inner_step(parameters: Mapping[str, Tensor]) -> Tensor:
-            inner = algorithm.compute_loss(batch, noise, {**cast, **parameters}).loss
+            inner = algorithm.compute_loss(batch, noise, {**values, **parameters}).loss
             gradients = gradients_of(inner, parameters, create_graph=True)
             adapted = {name: part - 0.1 * gradients[name] for name, part in parameters.items()}
-            return algorithm.compute_loss(batch, noise, {**cast, **adapted}).loss
+            return algorithm.compute_loss(batch, noise, {**values, **adapted}).loss
 
         gradients = gradients_of(after_inner_step(start), start)
         assert all(bool(gradient.isfinite().all()) for gradient in gradients.values())
